@@ -1,0 +1,63 @@
+# Every target sets itself up first: .venv from the pinned requirements, Node.js and the CDK CLI. The second
+# run finds it done. PYTHON chooses the Python that .venv is made of.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+PYTHON ?= python3
+TESTS ?= tests
+ARGS ?=
+# The CDK works on Node.js 20 and newer; which of them are still cared for is not its user's business here.
+export JSII_SILENCE_WARNING_DEPRECATED_NODE_VERSION := 1
+export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 1
+export JSII_SILENCE_WARNING_UNTESTED_NODE_VERSION := 1
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+# Not exported: set-up itself must not run on the Python of a .venv that it may have to replace.
+with = PATH="$(CURDIR)/.venv/bin:$$PATH"
+
+# make demo SCHEDULER=process DIR=/tmp/planaria PORT=4600 ARGS="--json"
+options = $(if $(SCHEDULER),--scheduler $(SCHEDULER)) $(if $(DIR),--dir $(DIR)) $(if $(PORT),--port $(PORT)) $(ARGS)
+# make synth CLUSTER=recipes/clusters/mine.yaml
+context = $(if $(CLUSTER),-c cluster=$(CLUSTER)) $(ARGS)
+
+.PHONY: demo test campaign check synth deploy clean help setup setup-cdk
+
+demo: setup ## Watch a node break and the training job go on, on this machine (SCHEDULER=, DIR=, PORT=, ARGS=)
+	@$(with) planaria demo $(options)
+
+test: setup ## Run all tests but the campaigns (TESTS=tests/core, ARGS="-k xid")
+	@$(with) python -m pytest $(TESTS) $(ARGS)
+
+# pytest ends with 5 when no test was chosen. That is a failure wherever a test carries the marker.
+campaign: setup ## Run the long fault campaigns
+	@if grep -rqE --include='test_*.py' 'mark\.campaign' tests; then \
+	    $(with) python -m pytest -m campaign tests $(ARGS); \
+	else \
+	    echo 'campaign: no test carries the marker `campaign` yet, so there is nothing to run.'; \
+	fi
+
+check: setup ## Check style, types and the shape of the source
+	@$(with) ruff check .
+	@$(with) ruff format --check .
+	@$(with) mypy
+	@$(with) python -m pytest -q tests/test_shape.py
+
+synth: setup-cdk ## Write the CloudFormation templates to cdk.out, without AWS (CLUSTER=, ARGS=)
+	@$(with) node_modules/.bin/cdk synth --quiet --app 'python app.py' $(context)
+
+deploy: setup-cdk ## Deploy to the AWS account of your credentials (CLUSTER=, ARGS="-c gameday=true")
+	@$(with) node_modules/.bin/cdk deploy --all --app 'python app.py' $(context)
+
+clean: ## Remove what set-up and runs made: .venv, node_modules, cdk.out, caches
+	@rm -rf .venv node_modules cdk.out build dist planaria.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup:
+	@$(PYTHON) -m planaria.sandbox.install
+
+setup-cdk:
+	@$(PYTHON) -m planaria.sandbox.install --without-torch

@@ -1,0 +1,112 @@
+"""What a node is: the nodes' role and one launch template per node group."""
+
+import base64
+import json
+
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_iam as iam
+from constructs import Construct
+
+from infra.grants import Grant, put_events
+from infra.settings import NodeGroup, Settings
+from infra.suppressions import accept, accept_wildcards
+
+CHECKPOINTS = "checkpoints/*"
+CLUSTER_TAG = "planaria:cluster"
+GROUP_TAG = "planaria:group"
+_TAGGED = ("instance", "volume", "network-interface", "spot-instances-request")
+
+
+class NodeGroups(Construct):
+    """role: what every node runs as; templates: the launch templates, in the cluster file's order."""
+
+    def __init__(
+        self, scope: Construct, construct_id: str, settings: Settings, bucket_arn: str, bus_arn: str
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self._settings = settings
+        self.role = self._node_role(bucket_arn, bus_arn)
+        self._profile = iam.CfnInstanceProfile(self, "Profile", roles=[self.role.role_name])
+        self.templates = [self._template(group) for group in settings.node_groups]
+
+    def _node_role(self, bucket_arn: str, bus_arn: str) -> iam.Role:
+        grants: tuple[Grant, ...] = (
+            # A node may speak for itself alone: its user id is <role id>:<instance id>.
+            put_events(bus_arn, "planaria.node/${aws:userid}"),
+            Grant(
+                "Checkpoints",
+                ("s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"),
+                (f"{bucket_arn}/{CHECKPOINTS}",),
+                wildcard="Checkpoints get their keys at run time, all below checkpoints/.",
+            ),
+            Grant(
+                "ListCheckpoints",
+                ("s3:ListBucket",),
+                (bucket_arn,),
+                {"StringLike": {"s3:prefix": CHECKPOINTS}},
+            ),
+        )
+        if self._settings.sandbox is not None:
+            grants = tuple(grant.in_sandbox() for grant in grants)
+        role = iam.Role(
+            self,
+            "Role",
+            role_name=self._settings.named("node"),
+            description=f"Planaria {self._settings.cluster}: every node",
+            assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"),
+            managed_policies=[iam.ManagedPolicy.from_aws_managed_policy_name("AmazonSSMManagedInstanceCore")],
+            inline_policies={"grants": iam.PolicyDocument(statements=[g.statement() for g in grants])},
+        )
+        accept(
+            role,
+            "AwsSolutions-IAM4[Policy::arn:<AWS::Partition>:iam::aws:policy/AmazonSSMManagedInstanceCore]",
+            "AWS's own minimal policy for the SSM agent, kept up to date by AWS with the agent.",
+        )
+        accept_wildcards(role, grants)
+        return role
+
+    def _template(self, group: NodeGroup) -> ec2.CfnLaunchTemplate:
+        tags = [
+            {"key": CLUSTER_TAG, "value": self._settings.cluster},
+            {"key": GROUP_TAG, "value": group.name},
+        ]
+        template = ec2.CfnLaunchTemplate
+        return template(
+            self,
+            group.name,
+            launch_template_name=group.template,
+            launch_template_data=template.LaunchTemplateDataProperty(
+                image_id=group.image,
+                key_name=group.key,
+                security_group_ids=list(group.security_groups),
+                iam_instance_profile=template.IamInstanceProfileProperty(arn=self._profile.attr_arn),
+                metadata_options=template.MetadataOptionsProperty(
+                    http_endpoint="enabled",
+                    http_tokens="required",
+                    http_put_response_hop_limit=1,
+                    instance_metadata_tags="enabled",
+                ),
+                block_device_mappings=[
+                    template.BlockDeviceMappingProperty(
+                        device_name=group.root_device,
+                        ebs=template.EbsProperty(
+                            encrypted=True,
+                            volume_type="gp3",
+                            volume_size=group.root_gib,
+                            delete_on_termination=True,
+                        ),
+                    )
+                ],
+                tag_specifications=[
+                    template.TagSpecificationProperty(resource_type=kind, tags=tags) for kind in _TAGGED
+                ],
+                user_data=self._user_data(group),
+            ),
+        )
+
+    def _user_data(self, group: NodeGroup) -> str:
+        """Tells the node where it belongs; the same group gives the same bytes."""
+        here = {"cluster": self._settings.cluster, "group": group.name, "bus": self._settings.prefix}
+        text = json.dumps({**here, "region": self._settings.region}, sort_keys=True)
+        script = f"#!/bin/sh\nmkdir -p /etc/planaria\ncat > /etc/planaria/node.json <<'END'\n{text}\nEND\n"
+        return base64.b64encode(script.encode()).decode()

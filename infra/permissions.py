@@ -1,0 +1,75 @@
+"""What each Lambda may do: one table from function to grants. docs/iam.md says why in words."""
+
+from collections.abc import Mapping
+
+from infra.grants import (
+    Grant,
+    Maker,
+    Targets,
+    answers,
+    describe,
+    large_events,
+    launch,
+    listing,
+    looks_at,
+    notices,
+    on_own_instances,
+    queues,
+    rows,
+    starts,
+    stops,
+    sweep_events,
+)
+
+# The machines whose executions can hold a node's session.
+_OF_NODES = ("heal_node", "isolate_node", "launch_replacement")
+_OF_ALL = (*_OF_NODES, "resume_job")
+_DESCRIBE = describe("ec2:DescribeInstances")
+# Whoever finds the last pending node of a job settled starts the job's resume.
+_RESUME: tuple[Maker, ...] = (starts("resume_job"), looks_at("resume_job"), stops("resume_job"))
+
+BY_FUNCTION: Mapping[str, tuple[Maker, ...]] = {
+    "triage": (
+        rows,
+        listing,
+        queues,
+        large_events,
+        _DESCRIBE,
+        starts("heal_node", "resume_job"),
+        looks_at(*_OF_ALL),
+        stops(*_OF_ALL),
+        answers("heal_node", "launch_replacement", "resume_job"),
+        notices,
+    ),
+    "sweep": (
+        rows,
+        listing,
+        describe("ec2:DescribeInstances", "ec2:DescribeInstanceStatus"),
+        starts("heal_node", "resume_job"),
+        looks_at(*_OF_ALL),
+        stops(*_OF_ALL),
+        sweep_events,
+        notices,
+    ),
+    "begin_incident": (rows, _DESCRIBE, stops(*_OF_NODES)),
+    "handle_spot_interruption": (rows,),
+    "isolate_node": (rows,),
+    "launch_replacement": (rows, _DESCRIBE, launch),
+    "await_node": (rows, _DESCRIBE, answers("heal_node", "launch_replacement")),
+    "reboot_node": (rows, on_own_instances("Reboot", "ec2:RebootInstances")),
+    "admit_node": (rows,),
+    "retire_node": (rows, on_own_instances("Terminate", "ec2:TerminateInstances")),
+    "tell_job": (rows, *_RESUME),
+    "close_incident": (rows, *_RESUME, notices),
+    "begin_resume": (rows,),
+    "choose_checkpoint": (rows,),
+    "requeue_job": (rows,),
+    "await_steps": (rows, answers("resume_job")),
+    "close_resume": (rows, notices),
+}
+
+
+def of(function: str, targets: Targets, sandbox: bool) -> tuple[Grant, ...]:
+    """Every grant of one function, in the table's order."""
+    grants = tuple(grant for make in BY_FUNCTION[function] for grant in make(targets))
+    return tuple(grant.in_sandbox() for grant in grants) if sandbox else grants

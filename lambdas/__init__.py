@@ -1,0 +1,1 @@
+"""One file, one function: parse, plan, act, record."""

@@ -1,0 +1,97 @@
+"""State "Begin": take over triage's claim, or claim for a person, and say what the workflow will do."""
+
+from collections.abc import Mapping
+
+from lambdas.boundary import Event, Fields, task
+from planaria.core import console, plans
+from planaria.core.errors import InvalidInput, PermanentError
+from planaria.core.fault import Action
+from planaria.core.incident import ACTIVE, Phase, Step, incident_id
+from planaria.core.ledger import Claim
+from planaria.core.table import Conflict, Row
+from planaria.wiring import Gateways
+
+
+@task
+def handler(event: Event, gw: Gateways) -> Fields:
+    document, execution, machine = event["document"], event["execution"], event["machine"]
+    now = gw.clock.now()
+    if isinstance(document, Mapping) and "session" in document:
+        node, session, verb = document["node_id"], int(document["session"]), document.get("verb", "")
+        row = gw.ledger.enter(node, session)
+    else:
+        order = console.node_order(machine, document)
+        row = _claim(gw, order, machine, execution, now)
+        node, session, verb = order.node_id, int(row["session"]), order.verb
+    row = gw.ledger.write(node, session, sets={"phase": Phase.RUNNING.value, "execution_arn": execution})
+    name = incident_id(node, session)
+    gw.ledger.step(name, Step.BEGUN, now)
+    gw.ledger.note_incident(name, {"execution_arn": execution})
+    job = row.get("job_id") or ""
+    if job:
+        gw.jobs.wait_for(job, node, name)
+    return {"incident": plans.incident_document(row, verb or machine)}
+
+
+def _claim(gw: Gateways, order: console.NodeOrder, machine: str, execution: str, now: float) -> Row:
+    """A person's start meets the same claim and breaker as an event."""
+    node = order.node_id
+    row = gw.ledger.node(node) or _look_up(gw, node)
+    if row.get("claim_id") == execution and row.get("phase") in ACTIVE:
+        return row
+    _check_allowed(gw, order, row)
+    claim = Claim(
+        node_id=node,
+        claim_id=execution,
+        action=order.action.value,
+        reason=order.reason or f"{order.verb} asked by a person",
+        rule="console",
+        mode="act",
+        detected_at=now,
+        fault={"kind": "console", "code": order.verb, "severity": "INFO", "detector": "console"},
+    )
+    raises = row.get("phase") in ACTIVE and order.action.strength > Action(row["action"]).strength
+    try:
+        claimed = gw.ledger.claim(claim, row, now, raises=raises)
+    except Conflict as conflict:
+        held = conflict.row or {}
+        raise PermanentError(
+            f"{node} has an active incident already ({node}-{held.get('session')}, {held.get('action')}); "
+            "wait for its end or start a stronger action"
+        ) from None
+    if raises and row.get("execution_arn"):
+        gw.workflows.stop(row["execution_arn"], f"superseded by {claimed['session']}")
+    session = int(claimed["session"])
+    name = incident_id(node, session)
+    gw.ledger.step(name, Step.DETECTED, now)
+    if order.verb != "launch" and not plans.is_gone(row):
+        refusal = gw.breaker.admit(name, "console", now)
+        if refusal:
+            gw.ledger.close(node, session, Phase.CANCELLED, now, refusal)
+            raise PermanentError(refusal)
+    return claimed
+
+
+def _look_up(gw: Gateways, node: str) -> Row:
+    """An unknown id is looked up once; only instances of this cluster are managed."""
+    for instance in gw.fleet.describe([node]):
+        return gw.ledger.note_node(node, plans.facts(instance))
+    raise InvalidInput(
+        f"node_id {node} is not an instance of cluster {gw.cluster.name}; `planaria nodes` lists them"
+    )
+
+
+def _check_allowed(gw: Gateways, order: console.NodeOrder, row: Row) -> None:
+    node = order.node_id
+    if order.verb == "remove" and row.get("job_id"):
+        job = gw.jobs.job(row["job_id"])
+        if job and job.get("state") in ("RUNNING", "STOPPED") and node in job["nodes"].values():
+            raise PermanentError(
+                f"{node} runs job {row['job_id']}, which needs it; replace the node instead, or stop the job first"
+            )
+    if order.verb == "launch" and not (row.get("isolation") or plans.is_gone(row)):
+        raise PermanentError(
+            f"{node} is still in service; isolate it first, or start heal_node with action replace"
+        )
+    if order.verb == "reboot" and plans.is_gone(row):
+        raise PermanentError(f"{node} is gone and cannot be rebooted; replace it")

@@ -1,0 +1,82 @@
+"""The boundary of every Task Lambda: expected ends leave as values, exceptions mean "try again".
+
+{"result": "DONE" | "WAIT" | "FENCED" | "NO_CAPACITY" | "REFUSED" | "INVALID", "reason": str, ...}
+"""
+
+import functools
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aws_lambda_powertools import Logger
+
+from planaria import wiring
+from planaria.core import asking
+from planaria.core.errors import CapacityError, Fenced, InvalidInput, PermanentError, TransientError, Waiting
+from planaria.core.ports import Answer, Scheduler, SchedulerRequest
+from planaria.core.table import Conflict
+from planaria.wiring import Gateways
+
+logger = Logger()
+Event = Mapping[str, Any]
+Fields = dict[str, Any]
+POLL_SECONDS = 0.1
+
+
+def task(function: Callable[[Event, Gateways], Fields]) -> Callable[[Event, object], Fields]:
+    """Decorates `(event, gateways) -> fields of the result`."""
+
+    @functools.wraps(function)
+    def handler(event: Event, context: object) -> Fields:
+        answer = _run(function, event)
+        logger.info(
+            f"{function.__module__}: {answer['result']}",
+            extra={"reason": answer["reason"], "subject": _subject(event)},
+        )
+        return answer
+
+    return handler
+
+
+def _run(function: Callable[[Event, Gateways], Fields], event: Event) -> Fields:
+    try:
+        return {"result": "DONE", "reason": "", **function(event, wiring.gateways())}
+    except Waiting as wait:
+        return {"result": "WAIT", "reason": str(wait), "carry": wait.carry}
+    except Fenced as fenced:
+        return {"result": "FENCED", "reason": str(fenced)}
+    except CapacityError as error:
+        return {"result": "NO_CAPACITY", "reason": str(error)}
+    except InvalidInput as error:
+        return {"result": "INVALID", "reason": str(error)}
+    except PermanentError as error:
+        return {"result": "REFUSED", "reason": str(error)}
+    except Conflict as conflict:
+        raise TransientError("a row changed between read and write") from conflict
+
+
+def _subject(event: Event) -> str:
+    for key in ("incident", "resume"):
+        value = event.get(key)
+        if isinstance(value, Mapping):
+            return str(value.get("incident_id") or value.get("job_id") or "")
+    return ""
+
+
+def ask_scheduler(gw: Gateways, event: Event, name: str, request: SchedulerRequest) -> dict[str, Any]:
+    """The scheduler's answer, or Waiting; `event["carry"]` holds the ticket of an earlier try."""
+    scheduler: Scheduler = gw.scheduler
+    return _ask(event, name, lambda: scheduler.submit(request), scheduler.poll)
+
+
+def ask_command(
+    gw: Gateways, event: Event, document: str, nodes: list[str], parameters: dict[str, str]
+) -> dict[str, Any]:
+    """The output of a document by node, or Waiting."""
+    commands = gw.commands
+    return _ask(event, document, lambda: commands.submit(document, nodes, parameters), commands.poll)
+
+
+def _ask(event: Event, name: str, submit: Callable[[], str], poll: Callable[[str], Answer]) -> dict[str, Any]:
+    carry = event.get("carry") or {}
+    return asking.ask(name, submit, poll, carry, lambda: time.sleep(POLL_SECONDS))

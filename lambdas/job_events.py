@@ -1,0 +1,71 @@
+"""What agents say about a job's processes: the first step of an attempt, and exits."""
+
+import dataclasses
+
+from lambdas import resuming
+from planaria.core.fault import Action
+from planaria.core.incident import ACTIVE
+from planaria.core.judge import Judgement, Outcome
+from planaria.core.signal import Signal
+from planaria.core.table import Conflict, Row, below, equals, missing
+from planaria.wiring import Gateways
+
+
+def first_step(gw: Gateways, signal: Signal) -> None:
+    """The attempt advances: note it and answer the resume that waits for it."""
+    job_id, attempt = str(signal.evidence["job_id"]), int(signal.evidence["attempt"])
+    at = signal.time if signal.time is not None else gw.clock.now()
+    first = {"attempt": attempt, "step": signal.evidence.get("step"), "at": at}
+    newer = missing("first_step") | below(("first_step", "attempt"), attempt)
+    try:
+        row = gw.jobs.write(job_id, {"first_step": first}, when=newer & equals("attempt", attempt))
+    except Conflict as conflict:
+        row = conflict.row or {}
+    if row.get("waiting") and (row.get("first_step") or {}).get("attempt") == row.get("resume_number"):
+        gw.workflows.answer(row["waiting"], {"result": "DONE", "reason": ""})
+
+
+def exited(gw: Gateways, signal: Signal, judgement: Judgement) -> Judgement:
+    """A process of a job ended badly: resume the job, unless a node's incident will or we ended it."""
+    job_id, attempt = str(signal.evidence["job_id"]), int(signal.evidence["attempt"])
+    job = gw.jobs.job(job_id)
+
+    def ends(outcome: Outcome, reason: str) -> Judgement:
+        return dataclasses.replace(
+            judgement, outcome=outcome, action=_action(judgement, outcome), reason=reason
+        )
+
+    if job is None:
+        return ends(Outcome.OBSERVED, f"job {job_id} is not in the ledger, so it resumes by its own means")
+    if attempt < int(job["attempt"]):
+        return ends(
+            Outcome.STALE, f"attempt {attempt} of job {job_id} is over, attempt {job['attempt']} runs"
+        )
+    if job.get("stopped_attempt") == attempt:
+        return ends(Outcome.COVERED, f"we ended attempt {attempt} of job {job_id} ourselves")
+    if job.get("pending"):
+        waits = ", ".join(sorted(job["pending"]))
+        return ends(Outcome.JOINED, f"job {job_id} is resumed when {waits} is healed")
+    claim = f"exit/{job_id}/{attempt}"
+    first = job.get("resume_claim") != claim
+    resumed = _resume(gw, job, claim, signal)
+    if resumed is None:
+        return ends(Outcome.JOINED, f"a resume of job {job_id} is under way or it waits for a node")
+    if not first:
+        return ends(Outcome.JOINED, f"resume {resumed['resume_number']} of job {job_id} is claimed already")
+    return ends(
+        Outcome.OPENED, f"{judgement.reason}; resume {resumed['resume_number']} is opened, no node is touched"
+    )
+
+
+def _resume(gw: Gateways, job: Row, claim: str, signal: Signal) -> Row | None:
+    """The claimed resume. One whose own attempt failed before its first step is superseded by the next."""
+    if job.get("resume_phase") in ACTIVE and job.get("resume_number") != job["attempt"]:
+        return None
+    reason = f"rank {signal.evidence.get('rank')} ended with {signal.evidence.get('exit_code')}"
+    at = signal.time if signal.time is not None else gw.clock.now()
+    return resuming.open_resume(gw, job, claim, reason, supersede=True, failed_at=at)
+
+
+def _action(judgement: Judgement, outcome: Outcome) -> Action | None:
+    return None if outcome in (Outcome.STALE, Outcome.COVERED) else judgement.action

@@ -1,0 +1,196 @@
+"""One event: parse, judge against the ledger, act, record the outcome last."""
+
+import dataclasses
+import json
+from typing import Any
+
+from lambdas import job_events, opening
+from planaria.core import parsers
+from planaria.core.affected import affected
+from planaria.core.incident import ACTIVE, Phase, Step
+from planaria.core.judge import Judgement, Outcome, judge
+from planaria.core.ledger import Claim
+from planaria.core.node import NodeView
+from planaria.core.plans import facts
+from planaria.core.policy import Mode
+from planaria.core.signal import Kind, Signal
+from planaria.core.table import Conflict, Row, below, missing
+from planaria.wiring import Gateways
+
+TRIES = 4  # a node's row may change between reading and claiming
+INLINE_BYTES = 4096
+
+
+def judge_text(gw: Gateways, text: str) -> list[dict[str, Any]]:
+    """The outcomes of one event, one per affected node."""
+    outcomes = []
+    for signal in parsers.parse_text(text):
+        for one in affected(signal, _members(gw, signal)):
+            outcomes.append(_judge_signal(gw, one, text))
+    return outcomes
+
+
+def _members(gw: Gateways, signal: Signal) -> list[NodeView]:
+    """The nodes that could belong to a reservation; read only for an event that names one and no node."""
+    if signal.kind is not Kind.CAPACITY_END or signal.node_id is not None:
+        return []
+    return [NodeView.from_row(row) for row in gw.ledger.nodes()]
+
+
+def _judge_signal(gw: Gateways, signal: Signal, text: str) -> dict[str, Any]:
+    now = gw.clock.now()
+    prior = gw.ledger.outcome(signal.dedupe_key, now)
+    if prior is not None:
+        gw.ledger.count("DUPLICATE", now)
+        return {"outcome": "DUPLICATE", "node_id": signal.node_id, "reason": f"already {prior['outcome']}"}
+    for _ in range(TRIES):
+        row = _row(gw, signal.node_id)
+        view = NodeView.from_row(row) if row else None
+        judgement = judge(signal, view, known=False, policy=gw.cluster.policy, now=now)
+        try:
+            judgement = _act(gw, signal, judgement, row or {}, text)
+            break
+        except Conflict:
+            continue
+    else:
+        raise Conflict(None)
+    if judgement.outcome is Outcome.NOT_MANAGED:
+        gw.ledger.count("NOT_MANAGED", now)
+    else:
+        gw.ledger.record_outcome(signal.dedupe_key, now, _outcome_facts(gw, signal, judgement, text))
+    return {
+        "outcome": judgement.outcome.value,
+        "node_id": signal.node_id,
+        "code": signal.code,
+        "rule": judgement.rule,
+        "reason": judgement.reason,
+    }
+
+
+def _row(gw: Gateways, node: str | None) -> Row | None:
+    """The node's row; an id that the ledger does not know is looked up in EC2 once."""
+    if node is None:
+        return None
+    row = gw.ledger.node(node)
+    if row is None:
+        for instance in gw.fleet.describe([node]):
+            row = gw.ledger.note_node(node, facts(instance))
+    return row
+
+
+def _act(gw: Gateways, signal: Signal, judgement: Judgement, row: Row, text: str) -> Judgement:
+    acting = judgement.mode is Mode.ACT
+    if judgement.outcome in (Outcome.INVALID, Outcome.NOT_MANAGED):
+        return judgement
+    if signal.kind is Kind.AGENT:
+        if signal.code == "node_ready":
+            _node_ready(gw, signal)
+        elif signal.code == "job_step":
+            job_events.first_step(gw, signal)
+        elif signal.code == "job_exit" and acting and judgement.job_id:
+            return job_events.exited(gw, signal, judgement)
+    if not acting:
+        return judgement
+    if judgement.cancels:
+        _cancel(gw, row)
+    elif judgement.outcome is Outcome.OPENED or judgement.raises:
+        refusal = opening.open_incident(gw, _claim(gw, signal, judgement, row), row, judgement.raises)
+        if refusal:
+            event = json.loads(text)
+            held = {"detail_type": signal.detail_type, "detail": event["detail"], "at": gw.clock.now()}
+            gw.ledger.note_node(row["node_id"], {"held": held, "held_reason": refusal})
+            return dataclasses.replace(judgement, outcome=Outcome.HELD, reason=refusal)
+    elif row and (said := _said(signal, judgement, row)):
+        gw.ledger.note_node(row["node_id"], said)
+    return judgement
+
+
+def _said(signal: Signal, judgement: Judgement, row: Row) -> dict[Any, Any]:
+    """EC2's own word about the instance; a state never goes back from gone."""
+    if (
+        signal.kind is not Kind.STATE_CHANGE
+        or (judgement.outcome is Outcome.STALE
+        and not judgement.tells_gone)
+    ):
+        return {}
+    if row.get("gone"):
+        return {}
+    return {"state": signal.code, "gone": judgement.tells_gone}
+
+
+def _claim(gw: Gateways, signal: Signal, judgement: Judgement, row: Row) -> Claim:
+    assert signal.node_id is not None and judgement.action is not None and judgement.fault is not None
+    fault = {k: v for k, v in dataclasses.asdict(judgement.fault).items() if v is not None}
+    return Claim(
+        node_id=signal.node_id,
+        claim_id=signal.dedupe_key,
+        action=judgement.action.value,
+        reason=judgement.reason,
+        rule=judgement.rule,
+        mode=judgement.mode.value,
+        detected_at=signal.time if signal.time is not None else gw.clock.now(),
+        fault=fault,
+        facts=_said(signal, judgement, row),
+    )
+
+
+def _node_ready(gw: Gateways, signal: Signal) -> None:
+    """The agent is up after a boot: note it and answer whoever waits for this node."""
+    assert signal.node_id is not None
+    at = signal.time if signal.time is not None else gw.clock.now()
+    sets: dict[Any, Any] = {
+        "ready_at": at,
+        "check": {"passed": signal.evidence["passed"], "reason": signal.evidence["reason"]},
+        "boot_id": signal.evidence.get("boot_id"),
+    }
+    for name in ("name", "address"):
+        if signal.evidence.get(name):
+            sets[name] = signal.evidence[name]
+    newer = missing("ready_at") | below("ready_at", at)
+    try:
+        row = gw.ledger.note_node(signal.node_id, sets, when=newer)
+    except Conflict as conflict:
+        row = conflict.row or {}
+    waiting = row.get("waiting")
+    if waiting and float(row["ready_at"]) > float(waiting["since"]):
+        gw.ledger.step(waiting["incident_id"], Step.READY, float(row["ready_at"]))
+        gw.workflows.answer(waiting["token"], {"result": "DONE", "reason": "", "node_id": signal.node_id})
+
+
+def _cancel(gw: Gateways, row: Row) -> None:
+    """A healthy report ends its own session, before anything destructive was recorded."""
+    session = int(row["session"])
+    if row.get("phase") not in ACTIVE or row.get("isolation"):
+        return
+    name = f"{row['node_id']}-{session}"
+    if row.get("execution_arn"):
+        gw.workflows.stop(row["execution_arn"], "cancelled by a healthy report")
+    gw.breaker.release(name, str((row.get("fault") or {}).get("detector", "unknown")))
+    if row.get("job_id"):
+        gw.jobs.settle(row["job_id"], row["node_id"], name, None)
+    gw.ledger.close(row["node_id"], session, Phase.CANCELLED, gw.clock.now(), "the node is healthy again")
+
+
+def _outcome_facts(gw: Gateways, signal: Signal, judgement: Judgement, text: str) -> dict[Any, Any]:
+    found: dict[Any, Any] = {
+        "event_id": signal.event_id,
+        "source": signal.source,
+        "detail_type": signal.detail_type,
+        "node_id": signal.node_id,
+        "kind": signal.kind.value,
+        "code": signal.code,
+        "outcome": judgement.outcome.value,
+        "action": judgement.action.value if judgement.action else None,
+        "rule": judgement.rule,
+        "reason": judgement.reason,
+        "mode": judgement.mode.value,
+        "injected": signal.injected,
+    }
+    body = text.encode()
+    if len(body) <= INLINE_BYTES:
+        found["event"] = text
+    else:
+        key = f"events/{signal.event_id or signal.dedupe_key[:64]}.json"
+        gw.objects.put(key, body)
+        found["event_key"] = key
+    return found

@@ -1,0 +1,124 @@
+"""State "Launch": one replacement per incident, whatever crashes when.
+
+Intent first (token, offering, lease), then a look-up by tag, then CreateFleet with the token as
+ClientToken, then the instance id into the row.
+"""
+
+import uuid
+
+from lambdas.boundary import Event, Fields, task
+from planaria.core import tags
+from planaria.core.cluster import NodeGroup, Offering
+from planaria.core.errors import CapacityError, Waiting
+from planaria.core.incident import Step, launch_token
+from planaria.core.plans import GONE_STATES
+from planaria.core.ports import LaunchRequest
+from planaria.core.table import Conflict, Row, below, missing
+from planaria.wiring import Gateways
+
+LEASE_SECONDS = 10.0
+
+
+@task
+def handler(event: Event, gw: Gateways) -> Fields:
+    incident = event["incident"]
+    row = gw.ledger.enter(incident["node_id"], int(incident["session"]))
+    launch = row.get("launch") or {}
+    if not launch.get("instance_id"):
+        group = gw.cluster.group(row.get("group") or next(iter(gw.cluster.node_groups)))
+        launch = _launch(incident, gw, row, group)
+    return {"node_id": launch["instance_id"], "since": 0}
+
+
+def _launch(incident: Event, gw: Gateways, row: Row, group: NodeGroup) -> Row:
+    """Tries the offerings in order, from the one the stored intent names."""
+    while True:
+        launch = row.get("launch") or {"number": 1, "index": 0}
+        number, index = int(launch["number"]), int(launch["index"])
+        if index >= len(group.offerings):
+            gw.ledger.write(
+                incident["node_id"],
+                int(incident["session"]),
+                sets={"launch": {"number": number + 1, "index": 0}},
+            )
+            raise CapacityError(f"no offering of node group {group.name} has capacity now")
+        offering = group.offerings[index]
+        token = launch_token(incident["incident_id"], number, offering.key)
+        row = _lease(incident, gw, number, index, token)
+        found = gw.fleet.launched(token)
+        alive = sorted(i.node_id for i in found if i.state not in GONE_STATES)
+        try:
+            if alive:
+                instance = alive[0]
+            elif found:
+                # The token's instance has ended: EC2 answers this token with it for ever. A new try, a new token.
+                raise CapacityError(f"the instance of launch {token} has ended")
+            else:
+                instance = gw.fleet.launch(_request(incident, row, group, offering, token))
+        except CapacityError:
+            following = {"number": number, "index": index + 1}
+            row = gw.ledger.write(incident["node_id"], int(incident["session"]), sets={"launch": following})
+            continue
+        return _record(incident, gw, row, group, offering, instance)
+
+
+def _lease(incident: Event, gw: Gateways, number: int, index: int, token: str) -> Row:
+    """The right to launch, for a short time: two deliveries of one Task must not both call EC2."""
+    now = gw.clock.now()
+    intent = {
+        "number": number,
+        "index": index,
+        "token": token,
+        "lease_until": now + LEASE_SECONDS,
+        "holder": uuid.uuid4().hex,
+    }
+    free = missing(("launch", "lease_until")) | below(("launch", "lease_until"), now)
+    try:
+        return gw.ledger.write(
+            incident["node_id"],
+            int(incident["session"]),
+            sets={"launch": intent},
+            when=free & missing(("launch", "instance_id")),
+        )
+    except Conflict as conflict:
+        held = (conflict.row or {}).get("launch") or {}
+        raise Waiting(f"launch {held.get('token', '')} is under way by another call") from None
+
+
+def _request(incident: Event, row: Row, group: NodeGroup, offering: Offering, token: str) -> LaunchRequest:
+    return LaunchRequest(
+        token=token,
+        launch_template=group.launch_template,
+        instance_type=offering.instance_type,
+        subnet=offering.subnet,
+        capacity=offering.capacity,
+        tags={tags.GROUP: group.name, tags.NAME: incident["name"], tags.REPLACES: row["node_id"]},
+    )
+
+
+def _record(
+    incident: Event, gw: Gateways, row: Row, group: NodeGroup, offering: Offering, instance: str
+) -> Row:
+    now = gw.clock.now()
+    new = {
+        "name": incident["name"],
+        "group": group.name,
+        "instance_type": offering.instance_type,
+        "lifecycle": offering.capacity,
+        "launched_at": now,
+        "state": "pending",
+        "health": "Unschedulable",
+        "replaces": row["node_id"],
+        "lineage": row.get("lineage") or row["node_id"],
+    }
+    try:
+        gw.ledger.note_node(instance, dict(new), when=missing("replaces"))
+    except Conflict:
+        pass  # noted by an earlier try of this call
+    launch = {**row["launch"], "instance_id": instance}
+    gw.ledger.write(
+        incident["node_id"], int(incident["session"]), sets={"launch": launch, "replacement_id": instance}
+    )
+    gw.ledger.note_incident(incident["incident_id"], {"replacement_id": instance})
+    gw.ledger.step(incident["incident_id"], Step.LAUNCHED, now, node_id=instance)
+    return launch

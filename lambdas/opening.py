@@ -1,0 +1,74 @@
+"""Opening a node's incident: claim, breaker, execution. Shared by triage and sweep."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lambdas.ending import escalate
+from planaria.core.incident import ACTIVE, Phase, Step, execution_name, incident_id
+from planaria.core.ledger import Claim
+from planaria.core.plans import incident_document, is_gone
+from planaria.core.ports import Execution
+from planaria.core.table import Conflict, Row, equals
+from planaria.wiring import Gateways
+
+
+def open_incident(gw: Gateways, claim: Claim, seen: Row, raises: bool) -> str:
+    """ "" when the incident is claimed and its execution runs, else why it is held.
+
+    Safe to repeat with the same claim. Raises Conflict when the node changed since `seen` was read.
+    """
+    before = str(seen.get("execution_arn", "")) if raises else ""
+    now = gw.clock.now()
+    row = gw.ledger.claim(claim, seen, now, raises)
+    name = incident_id(row["node_id"], row["session"])
+    gw.ledger.step(name, Step.DETECTED, claim.detected_at)
+    if not is_gone(row):
+        # A node that is gone already takes nothing from the fleet by being isolated.
+        refusal = gw.breaker.admit(name, str(claim.fault.get("detector", "unknown")), now)
+        if refusal:
+            gw.ledger.close(row["node_id"], row["session"], Phase.CANCELLED, now, refusal)
+            return refusal
+    if row.get("job_id"):
+        gw.jobs.wait_for(row["job_id"], row["node_id"], name)
+    if before:
+        gw.workflows.stop(before, f"superseded by session {row['session']}")
+    start(gw, row)
+    gw.ledger.step(name, Step.TRIAGED, gw.clock.now())
+    return ""
+
+
+def start(gw: Gateways, row: Row) -> None:
+    """StartExecution from the row alone. One that has ended while its claim is active gets a next attempt."""
+    if row.get("phase") not in ACTIVE:
+        return
+    node, session = row["node_id"], int(row["session"])
+    document = {"incident_id": incident_id(node, session), "node_id": node, "session": session}
+    _, state = gw.workflows.start("heal_node", row["execution"], document)
+    if state is not Execution.RUNNING:
+        restart(gw, row)
+
+
+def restart(gw: Gateways, row: Row) -> None:
+    """The execution of an active session has ended: the next attempt, or a person after the last one."""
+    node, session, attempt = row["node_id"], int(row["session"]), int(row["attempt"])
+    if attempt >= gw.cluster.policy.max_attempts:
+        escalate(
+            gw,
+            incident_document(row, ""),
+            row,
+            f"its execution died {attempt} times, last {row['execution']}",
+        )
+        return
+    following: Mapping[Any, Any] = {
+        "attempt": attempt + 1,
+        "phase": Phase.CLAIMED.value,
+        "execution": execution_name(node, session, attempt + 1),
+        "opened_at_attempt": gw.clock.now(),
+    }
+    try:
+        row = gw.ledger.write(
+            node, session, following, ("execution_arn", "waiting"), equals("attempt", attempt)
+        )
+    except Conflict:
+        return  # another caller has raised the attempt and starts it
+    start(gw, row)

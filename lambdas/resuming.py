@@ -1,0 +1,108 @@
+"""Opening a job's resume: one claim on the job's row, then one execution named after it.
+
+Used by every Lambda that can find the last pending node settled or the job failed.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from planaria.core.incident import ACTIVE, Phase, Step
+from planaria.core.ports import Execution
+from planaria.core.table import Conflict, Row, missing
+from planaria.wiring import Gateways
+
+
+def node_settled(gw: Gateways, incident: Mapping[str, Any], replacement: str, unresolved: str) -> bool:
+    """Take the incident's node off the job's pending list; resume the job if that was the last one.
+
+    True when this call found the job ready and its resume is started. Safe to repeat.
+    """
+    job, node, name = incident["job_id"], incident["node_id"], incident["incident_id"]
+    row = gw.jobs.settle(job, node, name, replacement or None, unresolved)
+    if row.get("pending") or row.get("unresolved"):
+        return False
+    if row.get("state") != "STOPPED" and not replacement:
+        return False  # the job never stopped running: nothing to resume
+    return open_resume(gw, row, name, f"incident {name} ended", supersede=True) is not None
+
+
+def open_resume(
+    gw: Gateways,
+    job: Row,
+    claim_id: str,
+    reason: str,
+    supersede: bool,
+    failed_at: float | None = None,
+) -> Row | None:
+    """Claim and start; None when the job is not ready or another resume is under way.
+
+    failed_at: when a process of the job failed (epoch seconds). Such a resume has an incident of its own,
+    and waits a little for news of a node fault before it requeues.
+    """
+    before = job if job.get("resume_phase") in ACTIVE else None
+    if job.get("resume_claim") != claim_id:
+        try:
+            job = gw.jobs.claim_resume(job, claim_id, reason, gw.clock.now(), supersede)
+        except Conflict:
+            return None
+        if before is not None:
+            close_own_incident(gw, before, Phase.SUPERSEDED, f"superseded by {job['resume_name']}")
+            if before.get("resume_arn"):
+                gw.workflows.stop(before["resume_arn"], f"superseded by {job['resume_name']}")
+    if job.get("resume_phase") in ACTIVE:
+        if failed_at is not None:
+            open_own_incident(gw, job, failed_at, reason)
+        start_resume(gw, job, settle=failed_at is not None)
+    return job
+
+
+def start_resume(gw: Gateways, job: Row, settle: bool = False) -> Execution:
+    """StartExecution from the row alone; started twice it is one execution."""
+    document = {"job_id": job["job_id"], "number": job["resume_number"], "settle": settle}
+    _, state = gw.workflows.start("resume_job", job["resume_name"], document)
+    return state
+
+
+def open_own_incident(gw: Gateways, job: Row, at: float, reason: str) -> None:
+    """A resume that no node incident stands behind has a row and a timeline of its own."""
+    name = str(job["resume_name"])
+    sets: dict[Any, Any] = {
+        "listing": "INCIDENT",
+        "incident_id": name,
+        "node_id": None,
+        "session": job["resume_number"],
+        "action": "MONITOR",
+        "mode": "act",
+        "reason": reason,
+        "rule": "job-exit",
+        "job_id": job["job_id"],
+        "opened_at": gw.clock.now(),
+        "detected_at": at,
+    }
+    try:
+        gw.table.write(f"INCIDENT#{name}", "INCIDENT", sets=sets, when=missing("incident_id"))
+    except Conflict:
+        pass  # opened by an earlier delivery
+    gw.ledger.step(name, Step.DETECTED, at)
+    gw.ledger.step(name, Step.TRIAGED, gw.clock.now())
+    gw.jobs.write(str(job["job_id"]), {("credits", name): True})
+
+
+def credit(gw: Gateways, job: Row, step: Step, at: float, **data: Any) -> None:
+    """Note a step of the resume in the timeline of every incident that led to it."""
+    for name in sorted(job.get("credits", {})):
+        gw.ledger.step(name, step, at, **data)
+
+
+def close_own_incident(gw: Gateways, job: Row, outcome: Phase, reason: str) -> None:
+    """Close the incident row of a resume that has one of its own."""
+    name = str(job.get("resume_name", ""))
+    if name not in job.get("credits", {}):
+        return
+    now = gw.clock.now()
+    sets: dict[Any, Any] = {"outcome": outcome.value, "closed_at": now, "outcome_reason": reason}
+    try:
+        gw.table.write(f"INCIDENT#{name}", "INCIDENT", sets=sets, when=missing("outcome"))
+    except Conflict:
+        return
+    gw.ledger.step(name, Step.CLOSED, now)

@@ -1,0 +1,150 @@
+"""The only clock: once a minute, and at once when an execution of ours fails, make good what got lost.
+
+Instances into node rows; claims without a live execution restarted or escalated; jobs whose last node is
+settled resumed; held signals judged anew; nodes that EC2 no longer has reported like any other signal.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lambdas import opening, resuming
+from lambdas.boundary import logger
+from planaria import wiring
+from planaria.core.errors import PlanariaError
+from planaria.core.incident import ACTIVE, split_incident_id
+from planaria.core.plans import GONE_STATES, facts
+from planaria.core.ports import Execution
+from planaria.core.table import Conflict, Row
+from planaria.wiring import Gateways
+
+STATUS_CHANGE = "Step Functions Execution Status Change"
+CLAIM_GRACE_SECONDS = 20.0  # triage itself needs less than this from claim to StartExecution
+SOURCE = "planaria.sweep"
+
+
+def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
+    gw = wiring.gateways()
+    nodes, jobs = gw.ledger.nodes(), gw.jobs.jobs()
+    counts = {"claims": _claims(gw, nodes), "jobs": _jobs(gw, jobs)}
+    if event.get("detail-type") != STATUS_CHANGE:
+        counts["findings"] = _inventory(gw, nodes)
+        counts["held"] = _held(gw, nodes)
+    logger.info("swept", extra=counts)
+    return counts
+
+
+def _each(rows: list[Row], what: str, act: Any) -> int:
+    """One bad row must not keep the others from being looked at; the next sweep tries it again."""
+    done = 0
+    for row in rows:
+        try:
+            done += bool(act(row))
+        except (PlanariaError, Conflict) as error:
+            logger.warning(f"sweep: {what} {row['pk']} left for the next time", extra={"reason": str(error)})
+    return done
+
+
+def _claims(gw: Gateways, nodes: list[Row]) -> int:
+    """Active sessions whose execution is not alive."""
+
+    def check(row: Row) -> bool:
+        if row.get("phase") not in ACTIVE:
+            return False
+        arn = row.get("execution_arn")
+        if arn:
+            if gw.workflows.state(arn) is Execution.RUNNING:
+                return False
+            fresh = gw.ledger.enter(row["node_id"], row["session"])
+            if fresh.get("execution_arn") != arn:
+                return False
+            opening.restart(gw, fresh)
+            return True
+        since = max(float(row.get("opened_at_attempt", 0.0)), float(row["opened_at"]))
+        if gw.clock.now() - since < CLAIM_GRACE_SECONDS:
+            return False
+        opening.start(gw, gw.ledger.enter(row["node_id"], row["session"]))
+        return True
+
+    return _each(nodes, "claim", check)
+
+
+def _jobs(gw: Gateways, jobs: list[Row]) -> int:
+    def check(row: Row) -> bool:
+        row = _settle_ended(gw, row)
+        if row.get("resume_phase") in ACTIVE:
+            return _revive_resume(gw, row)
+        waits = row.get("pending") or row.get("unresolved")
+        if waits or row.get("state") != "STOPPED" or row.get("stopped_attempt") != row["attempt"]:
+            return False
+        # The last node was settled and the claim that should follow got lost.
+        claim = f"sweep/{row['job_id']}/{row['attempt']}/{row.get('resume_number', 0)}"
+        return resuming.open_resume(gw, row, claim, "found by sweep", supersede=False) is not None
+
+    return _each(jobs, "job", check)
+
+
+def _settle_ended(gw: Gateways, job: Row) -> Row:
+    """Every incident removes its node from `pending` whatever its outcome, also when it died before it could."""
+    for node, name in dict(job.get("pending", {})).items():
+        head, _ = gw.ledger.incident(name)
+        if head is None or "outcome" not in head:
+            continue
+        row = gw.ledger.node(node) or {}
+        if row.get("phase") in ACTIVE and row.get("session") != split_incident_id(name)[1]:
+            gw.jobs.wait_for(job["job_id"], node, f"{node}-{row['session']}")
+            continue
+        healed = head["outcome"] == "HEALED"
+        taken = bool(row.get("isolation") or row.get("gone"))
+        unresolved = "" if healed or not taken else str(head.get("outcome_reason", "its incident ended"))
+        job = gw.jobs.settle(
+            job["job_id"], node, name, head.get("replacement_id") if healed else None, unresolved
+        )
+    return job
+
+
+def _revive_resume(gw: Gateways, job: Row) -> bool:
+    arn, number = job.get("resume_arn"), int(job["resume_number"])
+    if not arn:
+        if gw.clock.now() - float(job["resume_opened_at"]) < CLAIM_GRACE_SECONDS:
+            return False
+        if resuming.start_resume(gw, job) is Execution.RUNNING:
+            return True
+    elif gw.workflows.state(arn) is Execution.RUNNING:
+        return False
+    claim = f"sweep/{job['job_id']}/{number}"
+    return (
+        resuming.open_resume(gw, job, claim, f"the execution of resume {number} died", supersede=True)
+        is not None
+    )
+
+
+def _inventory(gw: Gateways, nodes: list[Row]) -> int:
+    """Node rows from EC2, and a finding for every node that EC2 has ended or forgotten unseen by us."""
+    instances = {instance.node_id: instance for instance in gw.fleet.cluster()}
+    known = {row["node_id"]: row for row in nodes}
+    for node, instance in instances.items():
+        row = known.get(node)
+        if instance.state not in GONE_STATES and (row is None or row.get("state") != instance.state):
+            gw.ledger.note_node(node, facts(instance))
+    lost = [
+        {"instance-id": node, "state": "terminated"}
+        for node, row in known.items()
+        if not row.get("gone") and (node not in instances or instances[node].state in GONE_STATES)
+    ]
+    if lost:
+        gw.bus.put(SOURCE, "EC2 Instance State-change Notification", lost)
+    return len(lost)
+
+
+def _held(gw: Gateways, nodes: list[Row]) -> int:
+    """Held signals go through triage again, which judges them on the present state."""
+
+    def again(row: Row) -> bool:
+        held = row.get("held")
+        if not held or row.get("phase") in ACTIVE:
+            return False
+        gw.bus.put(SOURCE, held["detail_type"], [held["detail"]])
+        gw.table.write(row["pk"], row["sk"], removes=("held",))
+        return True
+
+    return _each(nodes, "held signal of", again)

@@ -1,0 +1,182 @@
+"""The Table port on DynamoDB: one conditional UpdateItem per write.
+
+Every name in an expression is a placeholder (`session` and others are reserved words). A failed condition
+brings the row back with ReturnValuesOnConditionCheckFailure, so no second read is needed.
+https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_UpdateItem.html
+"""
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from boto3.dynamodb.types import TypeDeserializer, TypeSerializer
+from botocore.exceptions import ClientError
+
+from planaria.aws.errors import code_of, translated
+from planaria.core.table import Changes, Condition, Conflict, Path, Row, names
+
+_COMPARE = {"=", "<>", "<", ">"}
+
+
+class DynamoTable:
+    """client: a boto3 DynamoDB client; name: the table. Reads are strongly consistent, the index is not."""
+
+    def __init__(self, client: Any, name: str) -> None:
+        self._client = client
+        self._name = name
+
+    def get(self, pk: str, sk: str) -> Row | None:
+        with translated():
+            answer = self._client.get_item(TableName=self._name, Key=_key(pk, sk), ConsistentRead=True)
+        return _plain(answer["Item"]) if "Item" in answer else None
+
+    def write(
+        self,
+        pk: str,
+        sk: str,
+        sets: Changes | None = None,
+        removes: Sequence[Path] = (),
+        adds: Mapping[Path, int] | None = None,
+        when: Condition | None = None,
+    ) -> Row:
+        request = _Expression()
+        clauses = []
+        if sets:
+            parts = [f"{request.path(path)} = {request.value(value)}" for path, value in sets.items()]
+            clauses.append("SET " + ", ".join(parts))
+        if removes:
+            clauses.append("REMOVE " + ", ".join(request.path(path) for path in removes))
+        if adds:
+            parts = [f"{request.path(path)} {request.value(number)}" for path, number in adds.items()]
+            clauses.append("ADD " + ", ".join(parts))
+        arguments: dict[str, Any] = {"UpdateExpression": " ".join(clauses)} if clauses else {}
+        if when is not None:
+            arguments["ConditionExpression"] = request.condition(when)
+            arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
+        if request.names:
+            arguments["ExpressionAttributeNames"] = request.names
+        if request.values:
+            arguments["ExpressionAttributeValues"] = request.values
+        try:
+            with translated():
+                answer = self._client.update_item(
+                    TableName=self._name, Key=_key(pk, sk), ReturnValues="ALL_NEW", **arguments
+                )
+        except Exception as error:
+            cause = error.__cause__
+            if isinstance(cause, ClientError) and code_of(cause) == "ConditionalCheckFailedException":
+                item = cause.response.get("Item")
+                raise Conflict(_plain(item) if item else None) from None
+            raise
+        return _plain(answer["Attributes"])
+
+    def query(self, pk: str) -> list[Row]:
+        return self._pages(
+            KeyConditionExpression="#pk = :pk",
+            ExpressionAttributeNames={"#pk": "pk"},
+            ExpressionAttributeValues={":pk": {"S": pk}},
+            ConsistentRead=True,
+        )
+
+    def listing(self, kind: str) -> list[Row]:
+        keys = self._pages(
+            IndexName="listing",
+            KeyConditionExpression="#kind = :kind",
+            ExpressionAttributeNames={"#kind": "listing"},
+            ExpressionAttributeValues={":kind": {"S": kind}},
+        )
+        rows: list[Row] = []
+        for start in range(0, len(keys), 100):
+            rows += self._batch([_key(row["pk"], row["sk"]) for row in keys[start : start + 100]])
+        return sorted(rows, key=lambda row: (row["pk"], row["sk"]))
+
+    def _pages(self, **arguments: Any) -> list[Row]:
+        rows: list[Row] = []
+        with translated():
+            for page in self._client.get_paginator("query").paginate(TableName=self._name, **arguments):
+                rows += [_plain(item) for item in page["Items"]]
+        return rows
+
+    def _batch(self, keys: list[dict[str, Any]]) -> list[Row]:
+        rows: list[Row] = []
+        wanted: Any = {self._name: {"Keys": keys, "ConsistentRead": True}}
+        with translated():
+            for _ in range(8):
+                answer = self._client.batch_get_item(RequestItems=wanted)
+                rows += [_plain(item) for item in answer["Responses"].get(self._name, [])]
+                wanted = answer.get("UnprocessedKeys")
+                if not wanted:
+                    break
+        return rows
+
+
+class _Expression:
+    """Collects placeholders for names and values of one request."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+        self.values: dict[str, Any] = {}
+        self._known: dict[str, str] = {}
+
+    def path(self, path: Path) -> str:
+        return ".".join(self._name(name) for name in names(path))
+
+    def _name(self, name: str) -> str:
+        if name not in self._known:
+            self._known[name] = f"#n{len(self._known)}"
+            self.names[self._known[name]] = name
+        return self._known[name]
+
+    def value(self, value: Any) -> str:
+        placeholder = f":v{len(self.values)}"
+        self.values[placeholder] = TypeSerializer().serialize(_storable(value))
+        return placeholder
+
+    def condition(self, condition: Condition) -> str:
+        groups = []
+        for group in condition.groups:
+            clauses = []
+            for clause in group:
+                path = self.path(clause.path)
+                if clause.op in _COMPARE:
+                    clauses.append(f"{path} {clause.op} {self.value(clause.value)}")
+                elif clause.op == "size<":
+                    # size() of an absent attribute is an error in some places and false in others.
+                    clauses.append(f"attribute_exists({path}) AND size({path}) < {self.value(clause.value)}")
+                elif clause.op == "exists":
+                    clauses.append(f"attribute_exists({path})")
+                elif clause.op == "missing":
+                    clauses.append(f"attribute_not_exists({path})")
+                else:
+                    raise ValueError(f"unknown operator {clause.op!r}")
+            groups.append("(" + " AND ".join(clauses) + ")")
+        return " OR ".join(groups)
+
+
+def _key(pk: str, sk: str) -> dict[str, Any]:
+    return {"pk": {"S": pk}, "sk": {"S": sk}}
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, float):
+        return Decimal(repr(value))
+    if isinstance(value, Mapping):
+        return {key: _storable(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_storable(entry) for entry in value]
+    return value
+
+
+def _plain(item: Mapping[str, Any]) -> Row:
+    deserializer = TypeDeserializer()
+    return {name: _number(deserializer.deserialize(value)) for name, value in item.items()}
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, dict):
+        return {key: _number(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_number(entry) for entry in value]
+    return value

@@ -1,0 +1,182 @@
+"""What a person sees: consoles, tables, times and progress. With --json stdout has one JSON document and
+everything else goes to stderr."""
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+PIPE_WIDTH = 120
+"""Columns where the other end is no terminal and nobody said how wide it is."""
+
+
+def console(stderr: bool = False) -> Console:
+    """A console on the stream as it is now."""
+    made = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    if not made.is_terminal and "COLUMNS" not in made._environ:
+        made.width = PIPE_WIDTH
+    return made
+
+
+def emit(document: Any) -> None:
+    """The answer of a command with --json."""
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def say(text: str, stderr: bool = True) -> None:
+    """One line for people; markup in `text` is not interpreted."""
+    console(stderr).print(Text(text), soft_wrap=True)
+
+
+def iso(at: object) -> str | None:
+    """Epoch seconds as 2026-11-30T10:22:03.123Z; None for anything that is no time."""
+    if isinstance(at, bool) or not isinstance(at, int | float):
+        return None
+    moment = datetime.fromtimestamp(round(float(at), 3), UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+def ago(at: object, now: float) -> str:
+    """How long ago a moment was, in one unit: `14 s ago`, `3 min ago`, `2 d ago`."""
+    if isinstance(at, bool) or not isinstance(at, int | float):
+        return ""
+    passed = max(0.0, now - at)
+    for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60)):
+        if passed >= 2 * seconds:
+            return f"{passed / seconds:.0f} {unit} ago"
+    return f"{passed:.0f} s ago"
+
+
+def span(seconds: float) -> str:
+    """A duration: `0.42 s`, `12.3 s`, `2 min 05 s`."""
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
+
+
+COLOURS = {
+    "HEALED": "green",
+    "RETIRED": "green",
+    "ESCALATED": "bold red",
+    "CANCELLED": "yellow",
+    "SUPERSEDED": "yellow",
+    "Schedulable": "green",
+    "Unschedulable": "yellow",
+    "UnschedulablePendingReboot": "yellow",
+    "UnschedulablePendingReplacement": "red",
+    "RUNNING": "green",
+    "STOPPED": "yellow",
+    "FAILED": "bold red",
+    "COMPLETED": "green",
+    "OPENED": "bold",
+    "INVALID": "red",
+    "HELD": "yellow",
+    "running": "green",
+    "up": "green",
+    "booting": "yellow",
+    "dead": "red",
+    "terminated": "dim",
+}
+
+
+def word(value: object) -> Text:
+    """One of the words of the system in its colour; a dash where there is none."""
+    text = "" if value is None else str(value)
+    return Text(text or "-", style=COLOURS.get(text, "") if text else "dim")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], fold: Sequence[str] = ()) -> Table:
+    """fold: the columns whose text may be broken into lines; ids never are."""
+    made = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, expand=False)
+    for name in columns:
+        made.add_column(name, no_wrap=name not in fold, overflow="fold" if name in fold else "ellipsis")
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else word(cell) for cell in row))
+    return made
+
+
+class Stages:
+    """Progress of things that happen one after the other, told in sentences.
+
+    `stages("nodes ready: 2 of 4")` goes on with the stage of that name (what stands before the colon) or
+    begins it, which ends the one before. On a terminal the present stage lives in the last line; elsewhere
+    each is one line when it begins.
+    """
+
+    def __init__(self, screen: Console) -> None:
+        self._screen = screen
+        self._live: Live | None = None
+        self._text = ""
+        self._began = 0.0
+        self._shown = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        name, before = text.partition(":")[0], self._text.partition(":")[0]
+        if name != before:
+            self._finish("[green]✓[/]")
+            self._began = time.monotonic()
+            if not self._screen.is_terminal:
+                self._screen.print(Text(f"[{time.monotonic() - self._shown:5.1f} s] {text}"), soft_wrap=True)
+        self._text = text
+        if self._screen.is_terminal:
+            self._show()
+
+    def note(self, text: Text | str) -> None:
+        """A line that stays, above the present stage."""
+        line = text if isinstance(text, Text) else Text(text)
+        if not self._screen.is_terminal:
+            line = Text(f"[{time.monotonic() - self._shown:5.1f} s] ") + line
+        self._screen.print(line)
+
+    def done(self) -> None:
+        """The last stage is over."""
+        self._finish("[green]✓[/]")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._finish("[green]✓[/]" if error is None else "[red]✗[/]")
+
+    def _show(self) -> None:
+        if self._live is None:
+            self._live = Live(console=self._screen, refresh_per_second=10, transient=True)
+            self._live.start()
+            self._spinner = Spinner("dots", style="cyan")
+        grid = Table.grid(padding=(0, 1))
+        grid.add_row(self._spinner, Text(self._text, overflow="ellipsis", no_wrap=True), _Clock(self._began))
+        self._live.update(grid)
+
+    def _finish(self, mark: str) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        if self._text and self._screen.is_terminal:
+            line = Text.from_markup(mark) + Text(f" {self._text}")
+            line.append(f"  {span(time.monotonic() - self._began)}", style="dim")
+            self._screen.print(line, no_wrap=True, overflow="ellipsis")
+        self._text = ""
+
+
+class _Clock:
+    """The seconds since a moment, drawn anew with every refresh."""
+
+    def __init__(self, began: float) -> None:
+        self._began = began
+
+    def __rich__(self) -> Text:
+        return Text(f"{time.monotonic() - self._began:.0f} s", style="dim")

@@ -1,0 +1,104 @@
+"""Which cluster a command is about: a sandbox on this machine, or a deployment on AWS."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planaria.cli import screen
+from planaria.core.cluster import Cluster
+from planaria.core.errors import InvalidInput
+from planaria.core.policy import Policy
+from planaria.schedulers.process import HeadClient
+from planaria.wiring import Gateways
+
+MACHINES = ("heal_node", "resume_job", "isolate_node", "launch_replacement")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """client: makes a boto3 client of a service. head and folder: of a sandbox, None on AWS."""
+
+    cluster: str
+    gateways: Gateways
+    client: Callable[[str], Any]
+    head: HeadClient | None = None
+    folder: Path | None = None
+
+
+def connect(cluster: str, folder: Path | None, on_aws: bool) -> Target:
+    """A running sandbox of this name, else AWS; says on stderr which sandbox it is.
+
+    folder: the sandbox's, when it is not where it is by default. Raises InvalidInput.
+    """
+    if on_aws:
+        return _aws(cluster)
+    from planaria.sandbox.world import default_folder
+
+    chosen = folder if folder is not None else default_folder(cluster)
+    if folder is None and not (chosen / "sandbox.json").exists():
+        return _aws(cluster)
+    target = _sandbox(chosen)
+    screen.say(f"sandbox {target.cluster} in {_short(chosen)}")
+    return target
+
+
+def _sandbox(folder: Path) -> Target:
+    from planaria.recipes import ClusterFile
+    from planaria.sandbox.world import attached, sandbox_gateways
+
+    with attached(folder) as (running, head, document):
+        file = ClusterFile.load(document["cluster_file"])
+        gateways = sandbox_gateways(running, file, float(document["time_scale"]), document["outputs"])
+        return Target(file.name, gateways, running.client, head, folder)
+
+
+def _aws(cluster: str) -> Target:
+    import boto3
+    from botocore.config import Config
+
+    config = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "max_attempts": 4})
+    session = boto3.Session()
+
+    def client(service: str) -> Any:
+        return session.client(service, config=config)
+
+    identity = client("sts").get_caller_identity()
+    partition, region = identity["Arn"].split(":")[1], session.region_name
+    if not region:
+        raise InvalidInput("no AWS region is set: set AWS_REGION, or a region in your AWS profile")
+    environment = aws_environment(cluster, partition, region, identity["Account"])
+    known = Cluster(cluster, region, "", Policy.default(), {})
+    return Target(cluster, Gateways(environment, known, client), client)
+
+
+def aws_environment(cluster: str, partition: str, region: str, account: str) -> dict[str, str]:
+    """What the Lambdas have in their environment, from the names that every deployment has."""
+    prefix = f"planaria-{cluster}"
+
+    def arn(service: str, name: str) -> str:
+        return f"arn:{partition}:{service}:{region}:{account}:{name}"
+
+    return {
+        "PLANARIA_CLUSTER": cluster,
+        "PLANARIA_TABLE": prefix,
+        "PLANARIA_BUS": prefix,
+        "PLANARIA_TOPIC": arn("sns", f"{prefix}-notices"),
+        "PLANARIA_MACHINES": json.dumps(
+            {machine: arn("states", f"stateMachine:{prefix}-{machine}") for machine in MACHINES}
+        ),
+    }
+
+
+def need_head(target: Target, what: str) -> HeadClient:
+    """The sandbox's head. Raises InvalidInput on AWS, where there is none."""
+    if target.head is None:
+        raise InvalidInput(f"{what} works in a sandbox only; `planaria sandbox up` starts one")
+    return target.head
+
+
+def _short(path: Path) -> str:
+    text, home = str(path), os.path.expanduser("~")
+    return f"~{text[len(home) :]}" if home != "/" and text.startswith(f"{home}/") else text

@@ -1,0 +1,84 @@
+"""The small document a person writes in the console, checked before anything is done."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from planaria.core.errors import InvalidInput
+from planaria.core.fault import Action
+from planaria.core.incident import node_id
+
+REASON_LENGTH = 256
+_NODE_EXAMPLE = {
+    "heal_node": '{"node_id": "i-0123456789abcdef0", "action": "replace", "reason": "GPU 3 is slow"}',
+    "isolate_node": '{"node_id": "i-0123456789abcdef0", "reason": "inspect the cables"}',
+    "launch_replacement": '{"node_id": "i-0123456789abcdef0", "reason": "the old node was terminated"}',
+}
+_JOB_EXAMPLE = '{"job_id": "gpt-demo", "reason": "resume by hand"}'
+_ACTIONS = {
+    "heal_node": {"replace": Action.REPLACE, "reboot": Action.REBOOT, "remove": Action.DRAIN},
+    "isolate_node": {"isolate": Action.DRAIN},
+    "launch_replacement": {"launch": Action.REPLACE},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOrder:
+    """verb: the person's word; action: what it is to the ledger and the breaker."""
+
+    node_id: str
+    verb: str
+    action: Action
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobOrder:
+    job_id: str
+    reason: str
+
+
+def node_order(machine: str, document: object) -> NodeOrder:
+    """The order in a hand-written document for `machine`; InvalidInput names the wrong field."""
+    example = _NODE_EXAMPLE[machine]
+    verbs = _ACTIONS[machine]
+    fields = _fields(document, {"node_id", "action", "reason"}, example)
+    try:
+        node = node_id(fields.get("node_id"), "node_id")
+    except InvalidInput as error:
+        raise InvalidInput(f"{error}; a right document is {example}") from None
+    verb = fields.get("action", next(iter(verbs)) if len(verbs) == 1 else None)
+    if verb not in verbs:
+        raise InvalidInput(
+            f"action must be one of {', '.join(sorted(verbs))}, got {verb!r:.40}; a right document is {example}"
+        )
+    return NodeOrder(node, str(verb), verbs[str(verb)], _reason(fields, example))
+
+
+def job_order(document: object) -> JobOrder:
+    fields = _fields(document, {"job_id", "reason"}, _JOB_EXAMPLE)
+    job = fields.get("job_id")
+    if not isinstance(job, str) or not 0 < len(job) <= 128:
+        raise InvalidInput(f"job_id must be a job's id, got {job!r:.60}; a right document is {_JOB_EXAMPLE}")
+    return JobOrder(job, _reason(fields, _JOB_EXAMPLE))
+
+
+def _fields(document: object, known: set[str], example: str) -> Mapping[str, Any]:
+    if not isinstance(document, Mapping):
+        raise InvalidInput(f"the input must be a JSON object; a right document is {example}")
+    unknown = sorted(str(key) for key in document if key not in known)
+    if unknown:
+        raise InvalidInput(
+            f"the field {unknown[0]!r:.60} is not known (known: {', '.join(sorted(known))}); "
+            f"a right document is {example}"
+        )
+    return document
+
+
+def _reason(fields: Mapping[str, Any], example: str) -> str:
+    reason = fields.get("reason", "")
+    if not isinstance(reason, str) or len(reason) > REASON_LENGTH:
+        raise InvalidInput(
+            f"reason must be a text of at most {REASON_LENGTH} characters; a right document is {example}"
+        )
+    return reason

@@ -1,0 +1,271 @@
+"""The node's half of the ledger: claims, fenced writes, closes, timelines and event outcomes.
+
+One row per node (`NODE#<id>`, `NODE`) holds facts, the active session and its open intents, so that every
+step of the claim protocol is one conditional write on one row. One row per session
+(`INCIDENT#<id>`, `INCIDENT`) never expires; its timeline (`STEP#<step>`) and the events' outcomes do.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from planaria.core.errors import Fenced
+from planaria.core.incident import ACTIVE, Phase, Step, execution_name, incident_id, next_session
+from planaria.core.ports import Table
+from planaria.core.table import Changes, Condition, Conflict, Path, Row, equals, missing, one_of
+
+EVENT_DAYS = 30
+TIMELINE_DAYS = 400
+DAY = 86_400.0
+
+# What belongs to one session and must not leak into the next fresh one.
+SESSION_ATTRIBUTES = (
+    "launch",
+    "waiting",
+    "execution_arn",
+    "checkpoint",
+    "replacement_id",
+    "job_id_at_claim",
+    "outcome_reason",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a claimant writes. claim_id: event id or execution id, the same on every retry.
+    facts: what the event says of the node itself; known only together with the claim, since a node noted as
+    gone before its claim would make the event's redelivery stale.
+    """
+
+    node_id: str
+    claim_id: str
+    action: str
+    reason: str
+    rule: str
+    mode: str
+    detected_at: float
+    fault: Mapping[str, Any] = field(default_factory=dict)
+    facts: Changes = field(default_factory=dict)
+
+
+class Ledger:
+    def __init__(self, table: Table) -> None:
+        self.table = table
+
+    # --- nodes -----------------------------------------------------------------------------------
+
+    def node(self, node: str) -> Row | None:
+        return self.table.get(f"NODE#{node}", "NODE")
+
+    def nodes(self) -> list[Row]:
+        return self.table.listing("NODE")
+
+    def note_node(self, node: str, facts: Changes, when: Condition | None = None) -> Row:
+        """Write facts that belong to no session (what EC2 or the agent says)."""
+        sets: dict[Any, Any] = {"node_id": node, "managed": True, "listing": "NODE", **facts}
+        return self.table.write(f"NODE#{node}", "NODE", sets=sets, when=when)
+
+    # --- claim protocol --------------------------------------------------------------------------
+
+    def claim(self, claim: Claim, seen: Row | None, now: float, raises: bool = False) -> Row:
+        """Step 1 of the protocol. `seen` is the row that the decision rests on.
+
+        Returns the node's row as claimed (also when an earlier try of the same claim won). Raises
+        Conflict when the node changed since it was seen. With `raises` an active session of the node is
+        superseded; its open intents stay in the row and so pass to the new session.
+        """
+        seen = seen or {}
+        previous = seen.get("session")
+        if raises and seen.get("phase") in ACTIVE:
+            free = equals("session", previous) & one_of("phase", ACTIVE)
+            removes: Sequence[Path] = ("waiting", "execution_arn")
+        else:
+            free = missing("session") if previous is None else equals("session", previous)
+            idle = missing("phase") | one_of("phase", tuple(p.value for p in Phase if p not in ACTIVE))
+            free, removes = free & idle, SESSION_ATTRIBUTES
+        session = next_session(now, previous)
+        sets: dict[Any, Any] = {
+            "node_id": claim.node_id,
+            "managed": True,
+            "listing": "NODE",
+            "session": session,
+            "claim_id": claim.claim_id,
+            "phase": Phase.CLAIMED.value,
+            "action": claim.action,
+            "reason": claim.reason,
+            "rule": claim.rule,
+            "mode": claim.mode,
+            "fault": dict(claim.fault),
+            "fault_kind": claim.fault.get("kind"),
+            "fault_code": claim.fault.get("code"),
+            "detected_at": claim.detected_at,
+            "opened_at": now,
+            "attempt": 1,
+            "execution": execution_name(claim.node_id, session, 1),
+            **claim.facts,
+        }
+        key = f"NODE#{claim.node_id}", "NODE"
+        try:
+            row = self.table.write(*key, sets=sets, removes=removes, when=free)
+        except Conflict as conflict:
+            if conflict.row is None or conflict.row.get("claim_id") != claim.claim_id:
+                raise
+            row = conflict.row
+        self._open_incident(row)
+        if raises and previous is not None and previous != row["session"]:
+            self.close_incident_row(
+                claim.node_id, int(previous), Phase.SUPERSEDED, now, f"superseded by {row['session']}"
+            )
+        return row
+
+    def _open_incident(self, row: Row) -> None:
+        """The session's own row; a repeat changes nothing."""
+        name = incident_id(row["node_id"], row["session"])
+        sets: dict[Any, Any] = {
+            "listing": "INCIDENT",
+            "incident_id": name,
+            **{
+                key: row.get(key)
+                for key in (
+                    "node_id",
+                    "session",
+                    "action",
+                    "mode",
+                    "reason",
+                    "rule",
+                    "fault",
+                    "opened_at",
+                    "detected_at",
+                    "job_id",
+                )
+            },
+        }
+        try:
+            self.table.write(f"INCIDENT#{name}", "INCIDENT", sets=sets, when=missing("incident_id"))
+        except Conflict:
+            return
+
+    def enter(self, node: str, session: int) -> Row:
+        """The node's row, if this session is still its active one; every Task begins here."""
+        row = self.node(node)
+        if row is None or row.get("session") != session or row.get("phase") not in ACTIVE:
+            raise Fenced(f"session {session} of {node} is over")
+        return row
+
+    def write(
+        self,
+        node: str,
+        session: int,
+        sets: Changes | None = None,
+        removes: Sequence[Path] = (),
+        when: Condition | None = None,
+    ) -> Row:
+        """A write fenced by the session. Raises Fenced when it is over, Conflict when only `when` failed."""
+        fence = equals("session", session) & one_of("phase", ACTIVE)
+        condition = fence if when is None else fence & when
+        try:
+            return self.table.write(f"NODE#{node}", "NODE", sets=sets, removes=removes, when=condition)
+        except Conflict as conflict:
+            row = conflict.row or {}
+            if row.get("session") == session and row.get("phase") in ACTIVE:
+                raise
+            raise Fenced(f"session {session} of {node} is over") from None
+
+    def act(self, node: str, session: int, row: Row, name: str, now: float) -> Row:
+        """Record a destructive act before it is done; its effects are then recognised as ours."""
+        if "acts" not in row:
+            row = self.write(node, session, sets={"acts": {}}, when=missing("acts"))
+        return self.write(node, session, sets={("acts", name): now})
+
+    def close(self, node: str, session: int, outcome: Phase, now: float, reason: str = "") -> bool:
+        """End the session; False when it had ended already. The incident's row is closed in any case."""
+        sets: dict[Any, Any] = {"phase": outcome.value, "ended_at": now, "outcome_reason": reason}
+        fresh = True
+        try:
+            row = self.write(node, session, sets=sets, removes=("waiting",))
+        except Fenced:
+            row, fresh = self.node(node) or {}, False
+            if row.get("session") == session and row.get("phase") in set(Phase):
+                outcome = Phase(row["phase"])
+        extras: dict[str, Any] = {
+            key: row[key]
+            for key in ("replacement_id", "job_id")
+            if row.get("session") == session and key in row
+        }
+        self.close_incident_row(node, session, outcome, now, reason, extras)
+        return fresh
+
+    def close_incident_row(
+        self,
+        node: str,
+        session: int,
+        outcome: Phase,
+        now: float,
+        reason: str = "",
+        extras: Mapping[str, Any] | None = None,
+    ) -> None:
+        name = incident_id(node, session)
+        sets: dict[Any, Any] = {
+            "outcome": outcome.value,
+            "closed_at": now,
+            "outcome_reason": reason,
+            **(extras or {}),
+        }
+        try:
+            self.table.write(f"INCIDENT#{name}", "INCIDENT", sets=sets, when=missing("outcome"))
+        except Conflict:
+            return
+        self.step(name, Step.CLOSED, now)
+
+    # --- incidents and their timelines -------------------------------------------------------------
+
+    def incident(self, name: str) -> tuple[Row | None, list[Row]]:
+        """The incident's row and its timeline rows in the order of time."""
+        rows = self.table.query(f"INCIDENT#{name}")
+        head = next((row for row in rows if row["sk"] == "INCIDENT"), None)
+        steps = [row for row in rows if row["sk"].startswith("STEP#")]
+        return head, sorted(steps, key=lambda row: float(row["at"]))
+
+    def incidents(self) -> list[Row]:
+        return self.table.listing("INCIDENT")
+
+    def step(self, name: str, step: Step, at: float, **data: Any) -> None:
+        """Note when a step of an incident was done. The first note stays: a repeat is no new step."""
+        sets: dict[Any, Any] = {
+            "step": step.value,
+            "at": at,
+            "expires_at": int(at + TIMELINE_DAYS * DAY),
+            **data,
+        }
+        try:
+            self.table.write(f"INCIDENT#{name}", f"STEP#{step.value}", sets=sets, when=missing("at"))
+        except Conflict:
+            return
+
+    def note_incident(self, name: str, facts: Changes) -> None:
+        self.table.write(f"INCIDENT#{name}", "INCIDENT", sets=facts)
+
+    # --- outcomes of events --------------------------------------------------------------------------
+
+    def outcome(self, dedupe_key: str, now: float) -> Row | None:
+        row = self.table.get(*_event_key(dedupe_key))
+        return row if row is not None and float(row.get("expires_at", 0)) > now else None
+
+    def record_outcome(self, dedupe_key: str, now: float, facts: Changes) -> None:
+        sets: dict[Any, Any] = {"at": now, "expires_at": int(now + EVENT_DAYS * DAY), **facts}
+        self.table.write(*_event_key(dedupe_key), sets=sets)
+
+    def count(self, what: str, now: float, number: int = 1) -> None:
+        """Counted per hour, not written singly: NOT_MANAGED and duplicates in a storm."""
+        hour = int(now // 3600)
+        self.table.write(
+            f"COUNT#{what}",
+            f"{hour:010d}",
+            sets={"expires_at": int(now + EVENT_DAYS * DAY)},
+            adds={"number": number},
+        )
+
+
+def _event_key(dedupe_key: str) -> tuple[str, str]:
+    return f"EVENT#{hashlib.sha256(dedupe_key.encode()).hexdigest()[:40]}", "OUTCOME"

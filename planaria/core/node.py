@@ -1,0 +1,111 @@
+"""What the judge must know about a node: a read-only view of its row in the ledger."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+ACTIVE_PHASES = frozenset({"CLAIMED", "RUNNING"})
+
+DESTRUCTIVE = ("reset", "reboot", "stop", "terminate")
+"""Acts on the node itself. A launch of its replacement is recorded beside them and destroys nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """Every field is the row's attribute of the same name; absent ones have these defaults.
+
+    state: EC2's word. phase: None while the node never had a session. action, fault_kind, fault_code,
+    detected_at (when the fault was seen), opened_at, claim_id (the event that claimed): of the newest
+    session. acts: our own recorded acts, name -> epoch seconds. ended_at: epoch seconds of the last end.
+    gone: the ledger has taken notice that the instance is terminated.
+    """
+
+    node_id: str
+    managed: bool = True
+    name: str = ""
+    group: str = ""
+    instance_type: str = ""
+    state: str = ""
+    lifecycle: str = ""
+    launched_at: float | None = None
+    reservation: str = ""
+    job_id: str | None = None
+    session: int | None = None
+    claim_id: str = ""
+    phase: str | None = None
+    action: str | None = None
+    fault_kind: str = ""
+    fault_code: str = ""
+    detected_at: float | None = None
+    opened_at: float | None = None
+    acts: Mapping[str, float] = field(default_factory=dict)
+    ended_at: float | None = None
+    gone: bool = False
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> "NodeView":
+        """A row that does not say that it is managed is not: nobody may lose a node by a half-written row."""
+        acts = row.get("acts")
+        session = _number(row.get("session"))
+        return cls(
+            node_id=_text(row.get("node_id")),
+            managed=row.get("managed") is True,
+            name=_text(row.get("name")),
+            group=_text(row.get("group")),
+            instance_type=_text(row.get("instance_type")),
+            state=_text(row.get("state")),
+            lifecycle=_text(row.get("lifecycle")),
+            launched_at=_number(row.get("launched_at")),
+            reservation=_text(row.get("reservation")),
+            job_id=_text(row.get("job_id")) or None,
+            session=None if session is None else int(session),
+            claim_id=_text(row.get("claim_id")),
+            phase=_text(row.get("phase")) or None,
+            action=_text(row.get("action")) or None,
+            fault_kind=_text(row.get("fault_kind")),
+            fault_code=_text(row.get("fault_code")),
+            detected_at=_number(row.get("detected_at")),
+            opened_at=_number(row.get("opened_at")),
+            acts=_times(acts) if isinstance(acts, Mapping) else {},
+            ended_at=_number(row.get("ended_at")),
+            gone=row.get("gone") is True,
+        )
+
+    @property
+    def active(self) -> bool:
+        """A session is under way."""
+        return self.phase in ACTIVE_PHASES
+
+    @property
+    def over(self) -> bool:
+        """The instance is not coming back: known to be terminated, or retired by our own session."""
+        return self.gone or self.phase == "RETIRED"
+
+    @property
+    def family(self) -> str:
+        """The instance family, `p5` of `p5.48xlarge`; "" when the type is not known."""
+        return self.instance_type.partition(".")[0]
+
+    def act_at(self, *names: str) -> float | None:
+        """The newest of these recorded acts, None when there is none."""
+        return max((at for name, at in self.acts.items() if name in names), default=None)
+
+    def destroyed_at(self) -> float | None:
+        """The newest destructive act of the active session, None when there is none."""
+        at = self.act_at(*DESTRUCTIVE)
+        return at if at is not None and (self.opened_at is None or at >= self.opened_at) else None
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value)
+
+
+def _times(acts: Mapping[Any, Any]) -> dict[str, float]:
+    times = {str(name): _number(at) for name, at in acts.items()}
+    return {name: at for name, at in times.items() if at is not None}

@@ -1,0 +1,103 @@
+"""Events -> Signals: the registry of parsers, keyed by source and detail-type.
+
+`parse` takes any JSON value and never raises: what cannot be parsed is a Signal with `invalid`, a type that
+nobody reads is a Signal of kind unknown. There is at least one Signal per event, and one per instance where
+an event names several.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+
+from planaria.core.parsers import agent, autoscaling, capacity, cloudwatch, ec2, health, sagemaker, sweep
+from planaria.core.parsers.envelope import Envelope, digest
+from planaria.core.signal import Kind, Signal
+
+Parser = Callable[[Envelope], list[Signal]]
+
+GAMEDAY = "planaria.gameday"
+SWEEP = "planaria.sweep"
+AGENT = "planaria.node"
+
+_INTERRUPTION = "Capacity Reservation Instance Interruption Warning"
+_NOTICES = (
+    *("Scheduled", "Active", "Delayed", "Unsupported", "Failed", "Expired"),
+    "Interruptible Reclamation Complete",
+)
+
+REGISTRY: dict[tuple[str, str], Parser] = {
+    ("aws.ec2", "EC2 Spot Instance Interruption Warning"): ec2.spot_interruption,
+    ("aws.ec2", "EC2 Instance Rebalance Recommendation"): ec2.rebalance,
+    ("aws.ec2", "EC2 Instance State-change Notification"): ec2.state_change,
+    ("aws.ec2", f"EC2 {_INTERRUPTION}"): capacity.interruption,
+    ("aws.ec2", f"EC2 Interruptible {_INTERRUPTION}"): capacity.interruption,
+    ("aws.ec2", "Capacity Block Reservation Expiration Warning"): capacity.expiration,
+    ("aws.ec2", "Capacity Block Expiration Warning"): capacity.expiration,
+    ("aws.ec2", "EC2 Capacity Block Reservation Expiration Warning"): capacity.expiration,
+    ("aws.ec2", "EC2 Capacity Block Expiration Warning"): capacity.expiration,
+    ("aws.ec2", "Capacity Block Reservation Delivered"): capacity.notice,
+    ("aws.ec2", "Capacity Block Delivered"): capacity.notice,
+    ("aws.ec2", "EC2 Capacity Block Reservation Delivered"): capacity.notice,
+    **{("aws.ec2", f"EC2 Capacity Reservation {notice}"): capacity.notice for notice in _NOTICES},
+    ("aws.health", "AWS Health Event"): health.parse,
+    ("aws.cloudwatch", "CloudWatch Alarm State Change"): cloudwatch.parse,
+    ("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action"): autoscaling.terminate_action,
+    ("aws.autoscaling", "EC2 Instance-launch Lifecycle Action"): autoscaling.report,
+    ("aws.autoscaling", "EC2 Instance Launch Successful"): autoscaling.report,
+    ("aws.autoscaling", "EC2 Instance Launch Unsuccessful"): autoscaling.report,
+    ("aws.autoscaling", "EC2 Instance Terminate Successful"): autoscaling.report,
+    ("aws.autoscaling", "EC2 Instance Terminate Unsuccessful"): autoscaling.report,
+    ("aws.sagemaker", "SageMaker HyperPod Cluster Node Health Event"): sagemaker.node_health,
+    ("aws.sagemaker", "SageMaker HyperPod Cluster Event"): sagemaker.cluster_event,
+    ("aws.sagemaker", "SageMaker HyperPod Cluster State Change"): sagemaker.cluster_state,
+    (AGENT, "Planaria Node Signal"): agent.node_signal,
+    (AGENT, "Planaria Node Ready"): agent.node_ready,
+    (AGENT, "Planaria Job Signal"): agent.job_signal,
+    (AGENT, "Planaria Checkpoint Saved"): agent.checkpoint_saved,
+}
+
+# A game day plays AWS alone; sweep repeats what anyone said.
+_PLAYED = {detail_type: parser for (source, detail_type), parser in REGISTRY.items() if source != AGENT}
+_REPEATED = {detail_type: parser for (_, detail_type), parser in REGISTRY.items()}
+
+
+def parse(event: object) -> list[Signal]:
+    """The signals of one event, in the order of the entities that it names."""
+    if not isinstance(event, dict):
+        return [invalid("an event must be a JSON object", digest(event))]
+    detail_type = event.get("detail-type")
+    if detail_type is None:
+        # AWS's page on Capacity Blocks prints the key with an underscore.
+        detail_type = event.get("detail_type")
+    if not isinstance(detail_type, str) or not detail_type:
+        return [invalid("an event must have a detail-type", digest(event))]
+    source = event.get("source")
+    source = source if isinstance(source, str) else ""
+    envelope = Envelope(event, source, detail_type, source == GAMEDAY)
+    parser = REGISTRY.get((source, detail_type)) or _other(source, detail_type)
+    return parser(envelope) if parser is not None else envelope.unknown()
+
+
+def parse_text(text: str | bytes) -> list[Signal]:
+    """As `parse`, for what came over the wire; text that is no JSON is one INVALID signal."""
+    try:
+        event = json.loads(text)
+    except (ValueError, RecursionError):
+        content = text.encode(errors="replace") if isinstance(text, str) else text
+        return [invalid("the event is not JSON", f"sha256:{hashlib.sha256(content).hexdigest()[:32]}")]
+    return parse(event)
+
+
+def invalid(reason: str, key: str) -> Signal:
+    """The signal of something that is no event at all."""
+    return Signal(None, key, "", "", Kind.UNKNOWN, invalid=reason)
+
+
+def _other(source: str, detail_type: str) -> Parser | None:
+    if source == GAMEDAY:
+        return _PLAYED.get(detail_type)
+    if source == SWEEP:
+        return _REPEATED.get(detail_type, sweep.parse)
+    if source.startswith(agent.PREFIX):
+        return REGISTRY.get((AGENT, detail_type))
+    return None

@@ -1,0 +1,62 @@
+"""What a workflow will do about an incident, as a small document that its states read."""
+
+from typing import Any
+
+from planaria.core.incident import incident_id, isolation_reason
+from planaria.core.ports import Instance
+from planaria.core.table import Row
+from planaria.core.tags import GROUP, NAME
+
+GONE_STATES = frozenset({"shutting-down", "terminated"})
+
+
+def facts(instance: Instance) -> dict[Any, Any]:
+    """What EC2 says about an instance, as attributes of the node's row."""
+    found: dict[Any, Any] = {
+        "state": instance.state,
+        "instance_type": instance.instance_type,
+        "zone": instance.zone,
+        "address": instance.address,
+        "lifecycle": instance.lifecycle,
+        "launched_at": instance.launched_at,
+        "reservation": instance.reservation,
+        "gone": instance.state in GONE_STATES,
+    }
+    if GROUP in instance.tags:
+        found["group"] = instance.tags[GROUP]
+    if NAME in instance.tags:
+        found["name"] = instance.tags[NAME]
+    return found
+
+
+def is_gone(row: Row) -> bool:
+    """EC2 has ended the instance or is about to: what runs there is lost."""
+    return bool(row.get("gone")) or row.get("state") in GONE_STATES
+
+
+def incident_document(row: Row, verb: str) -> dict[str, Any]:
+    """The `incident` of heal_node, isolate_node and launch_replacement: references and switches only.
+
+    save: ask the ranks for a checkpoint first (the node still works: a planned end, a spot notice, a
+    person's order). replacement: launch one. reboot: reboot instead. retire: terminate the old instance.
+    """
+    action = row["action"]
+    name = incident_id(row["node_id"], row["session"])
+    fault = row.get("fault") or {}
+    works = fault.get("severity") != "FATAL" and not is_gone(row)
+    remove = verb in ("remove", "isolate")
+    reboot = action in ("REBOOT", "RESET")
+    return {
+        "incident_id": name,
+        "node_id": row["node_id"],
+        "name": row.get("name") or row["node_id"],
+        "session": row["session"],
+        "action": action,
+        "verb": verb,
+        "job_id": row.get("job_id") or "",
+        "mark": isolation_reason(name),
+        "save": bool(row.get("job_id")) and works,
+        "replacement": not remove and not reboot,
+        "reboot": reboot,
+        "retire": verb not in ("isolate", "launch") and not reboot,
+    }

@@ -1,0 +1,126 @@
+"""What Planaria may do by itself, and how long it waits: the `policy` object of the cluster document."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from planaria.core.errors import InvalidInput
+
+W = TypeVar("W", bound=StrEnum)
+
+
+class Mode(StrEnum):
+    """observe: judge and record everything, act on nothing."""
+
+    ACT = "act"
+    OBSERVE = "observe"
+
+
+class Rebalance(StrEnum):
+    """What a rebalance recommendation leads to; it never moves a node by itself."""
+
+    CHECKPOINT = "checkpoint"
+    IGNORE = "ignore"
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """At most max(1, min(max_removals, max_share of the fleet)) removals in any window_seconds."""
+
+    max_removals: int = 4
+    max_share: float = 0.25
+    window_seconds: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Durations are seconds, already scaled by the cluster document's time_scale.
+
+    boot_timeout_seconds: launch or reboot to node ready. drain_deadline_seconds: how long a DRAIN waits
+    for the job. job_settle_seconds: how long a failed process may wait for news of its node.
+    max_attempts: executions per session. max_resumes within resume_window_seconds: per job.
+    gpu_reset: single GPUs may be reset; without it RESET becomes REBOOT, the next step.
+    """
+
+    mode: Mode = Mode.ACT
+    breaker: Breaker = field(default_factory=Breaker)
+    boot_timeout_seconds: float = 1800.0
+    drain_deadline_seconds: float = 600.0
+    job_settle_seconds: float = 10.0
+    max_attempts: int = 5
+    max_resumes: int = 10
+    resume_window_seconds: float = 3600.0
+    rebalance: Rebalance = Rebalance.CHECKPOINT
+    gpu_reset: bool = False
+
+    @classmethod
+    def default(cls) -> "Policy":
+        return cls()
+
+    @classmethod
+    def from_document(cls, document: object) -> "Policy":
+        """Read the JSON object; absent keys have their defaults.
+
+        Unknown keys are passed over: planaria/recipes.py refuses them in the file that people edit, and
+        an older Lambda must be able to read a newer document. Raises InvalidInput that names the key.
+        """
+        if not isinstance(document, Mapping):
+            raise InvalidInput(f"policy must be an object, not {document!r:.60}")
+        given = dict(document)
+        default = cls()
+        inner = given.get("breaker", {})
+        if not isinstance(inner, Mapping):
+            raise InvalidInput(f"policy.breaker must be an object, not {inner!r:.60}")
+        share = _number(inner, "breaker.max_share", default.breaker.max_share)
+        if not 0 < share <= 1:
+            raise InvalidInput(f"policy.breaker.max_share must be above 0 and at most 1, not {share:g}")
+        return cls(
+            mode=_word(given, "mode", Mode, default.mode),
+            breaker=Breaker(
+                _count(inner, "breaker.max_removals", default.breaker.max_removals),
+                share,
+                _number(inner, "breaker.window_seconds", default.breaker.window_seconds),
+            ),
+            boot_timeout_seconds=_number(given, "boot_timeout_seconds", default.boot_timeout_seconds),
+            drain_deadline_seconds=_number(given, "drain_deadline_seconds", default.drain_deadline_seconds),
+            job_settle_seconds=_number(given, "job_settle_seconds", default.job_settle_seconds),
+            max_attempts=_count(given, "max_attempts", default.max_attempts),
+            max_resumes=_count(given, "max_resumes", default.max_resumes),
+            resume_window_seconds=_number(given, "resume_window_seconds", default.resume_window_seconds),
+            rebalance=_word(given, "rebalance", Rebalance, default.rebalance),
+            gpu_reset=_flag(given, "gpu_reset", default.gpu_reset),
+        )
+
+
+def _take(document: Mapping[Any, Any], path: str, default: Any) -> Any:
+    return document.get(path.rpartition(".")[2], default)
+
+
+def _number(document: Mapping[Any, Any], path: str, default: float) -> float:
+    value = _take(document, path, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise InvalidInput(f"policy.{path} must be a number of at least 0, not {value!r:.60}")
+    return float(value)
+
+
+def _count(document: Mapping[Any, Any], path: str, default: int) -> int:
+    value = _take(document, path, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidInput(f"policy.{path} must be a whole number of at least 1, not {value!r:.60}")
+    return value
+
+
+def _flag(document: Mapping[Any, Any], path: str, default: bool) -> bool:
+    value = _take(document, path, default)
+    if not isinstance(value, bool):
+        raise InvalidInput(f"policy.{path} must be true or false, not {value!r:.60}")
+    return value
+
+
+def _word(document: Mapping[Any, Any], path: str, words: type[W], default: W) -> W:
+    value = _take(document, path, default)
+    if not isinstance(value, str) or value not in set(words):
+        raise InvalidInput(f"policy.{path} must be {' or '.join(words)}, not {value!r:.60}")
+    return words(value)

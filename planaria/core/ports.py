@@ -1,0 +1,289 @@
+"""What the outside can do, as Protocols. Adapters live in planaria/aws, planaria/schedulers and
+planaria/memory.py; only planaria/wiring.py chooses between them.
+
+Slow ports have two halves: `submit` returns a ticket at once, `poll` returns an Answer. Every request is
+a set, not a toggle: sent twice it changes nothing more. An adapter that cannot tell answers UNKNOWN and
+never "healthy" or "drained"; waiting belongs to the workflow.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from planaria.core.table import Changes, Condition, Path, Row
+
+
+class AnswerState(StrEnum):
+    PENDING = "PENDING"
+    DONE = "DONE"
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """value: one entry per asked node (or job), keyed by its name; empty unless DONE."""
+
+    state: AnswerState
+    value: dict[str, Any] = field(default_factory=dict)
+    reason: str = ""
+
+
+# --- Scheduler -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeQuery:
+    """-> {name: {"state": NodeState, "node_id": str, "reason": str, "jobs": [job id]}}"""
+
+    nodes: tuple[str, ...]
+    verb: str = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class Isolate:
+    """No new work on these nodes. -> {name: "ISOLATED" | "FOREIGN: <reason>" | "UNKNOWN: <reason>"}.
+
+    A node that someone else isolated is not written to and answers FOREIGN.
+    """
+
+    nodes: tuple[str, ...]
+    reason: str
+    verb: str = "isolate"
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """These nodes are proven dead: end what runs there at once. -> as Isolate."""
+
+    nodes: tuple[str, ...]
+    reason: str
+    verb: str = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Readmit:
+    """Work again. `reason` is what our isolation wrote; any other isolation stays.
+
+    -> {name: "READMITTED" | "FOREIGN: <reason>"}
+    """
+
+    nodes: tuple[str, ...]
+    reason: str
+    verb: str = "readmit"
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The instance `node_id` at `address` takes the scheduler name `name`. It starts isolated with
+    `reason`, and a Readmit follows. -> {name: "JOINED" | "BUSY: <reason>"}"""
+
+    name: str
+    node_id: str
+    address: str
+    reason: str
+    verb: str = "join"
+
+
+@dataclass(frozen=True, slots=True)
+class JobsOn:
+    """-> {name: [job id of every job that runs or completes there]}"""
+
+    nodes: tuple[str, ...]
+    verb: str = "jobs_on"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End all processes of these jobs; the jobs stay known. -> {job id: "STOPPED" | "COMPLETING"}"""
+
+    jobs: tuple[str, ...]
+    signal: str
+    grace_seconds: float
+    verb: str = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Keep these nodes free for this job until `seconds` from now. -> {job id: "HELD"}"""
+
+    job: str
+    nodes: tuple[str, ...]
+    seconds: float
+    verb: str = "hold"
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Start attempt `attempt` of the job on exactly these nodes, in rank order, from `resume_step`
+    (-1 = no checkpoint was ever written). The same attempt asked again changes nothing; a lower one
+    is refused. -> {job id: "RUNNING" | "PENDING" | "REFUSED: <reason>"}"""
+
+    job: str
+    nodes: tuple[str, ...]
+    attempt: int
+    resume_step: int
+    verb: str = "requeue"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """-> {job id: [names of `count` nodes that could take this job now]}"""
+
+    job: str
+    count: int
+    verb: str = "place"
+
+
+SchedulerRequest = NodeQuery | Isolate | Lost | Readmit | Join | JobsOn | Stop | Hold | Requeue | Place
+
+
+class NodeState(StrEnum):
+    """Base states in the schedulers' common words; anything else is UNKNOWN, never healthy."""
+
+    IDLE = "IDLE"
+    ALLOCATED = "ALLOCATED"
+    DRAINING = "DRAINING"
+    DRAINED = "DRAINED"
+    DOWN = "DOWN"
+    UNKNOWN = "UNKNOWN"
+
+
+class Scheduler(Protocol):
+    """Slurm, EKS or the sandbox's processes. Raises TransientError when it cannot be reached."""
+
+    def submit(self, request: SchedulerRequest) -> str: ...
+    def poll(self, ticket: str) -> Answer: ...
+
+
+# --- Commands and Node ---------------------------------------------------------------------------
+
+
+class Commands(Protocol):
+    """Runs a named document on instances: SSM Run Command, or local HTTP in the sandbox.
+
+    -> {node id: {"status": "SUCCESS" | "FAILED", "output": JSON value}}
+    """
+
+    def submit(self, document: str, node_ids: Sequence[str], parameters: Mapping[str, str]) -> str: ...
+    def poll(self, ticket: str) -> Answer: ...
+
+
+# --- Fleet (EC2) ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One EC2 instance. state: EC2's word; tags: all of them; launched_at: epoch seconds."""
+
+    node_id: str
+    state: str
+    instance_type: str = ""
+    zone: str = ""
+    lifecycle: str = "on-demand"
+    launched_at: float = 0.0
+    address: str = ""
+    reservation: str = ""
+    state_reason: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """One instance from one offering. token: at most 64 ASCII characters, the ClientToken and the
+    value of the tag `planaria:launch`."""
+
+    token: str
+    launch_template: str
+    instance_type: str
+    subnet: str
+    capacity: str
+    tags: Mapping[str, str]
+
+
+class Fleet(Protocol):
+    """EC2. Only instances with the tag `planaria:cluster=<name>` exist for it.
+
+    launch raises CapacityError, PermanentError or TransientError by meaning. reboot and terminate of
+    an instance that is already gone return quietly.
+    """
+
+    def describe(self, node_ids: Sequence[str]) -> list[Instance]: ...
+    def cluster(self) -> list[Instance]: ...
+    def launched(self, token: str) -> list[Instance]: ...
+    def launch(self, request: LaunchRequest) -> str: ...
+    def reboot(self, node_id: str) -> None: ...
+    def terminate(self, node_id: str) -> None: ...
+
+
+# --- Table, Bus, Workflows, Clock, Notices ---------------------------------------------------------
+
+
+class Table(Protocol):
+    """A DynamoDB table with string keys `pk` and `sk` and the index `listing` (`listing`, `pk`).
+
+    write applies `sets`, `removes` and `adds` (counters) in one conditional UpdateItem and returns the
+    row after it; when the condition fails it raises table.Conflict with the row as it is. A path of two
+    names reaches into a map, which must exist. Numbers come back as int or float.
+    """
+
+    def get(self, pk: str, sk: str) -> Row | None: ...
+    def write(
+        self,
+        pk: str,
+        sk: str,
+        sets: Changes | None = None,
+        removes: Sequence[Path] = (),
+        adds: Mapping[Path, int] | None = None,
+        when: Condition | None = None,
+    ) -> Row: ...
+    def query(self, pk: str) -> list[Row]: ...
+    def listing(self, kind: str) -> list[Row]: ...
+
+
+class Bus(Protocol):
+    """Planaria's own event bus."""
+
+    def put(self, source: str, detail_type: str, details: Sequence[Mapping[str, Any]]) -> None: ...
+
+
+class Execution(StrEnum):
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    TIMED_OUT = "TIMED_OUT"
+    ABORTED = "ABORTED"
+    NONE = "NONE"
+
+
+class Workflows(Protocol):
+    """Step Functions. start is idempotent by name: it returns the execution's ARN and its state, whether
+    this call started it or it was there already."""
+
+    def start(self, machine: str, name: str, document: Mapping[str, Any]) -> tuple[str, Execution]: ...
+    def state(self, execution_arn: str) -> Execution: ...
+    def stop(self, execution_arn: str, reason: str) -> None: ...
+    def answer(self, task_token: str, output: Mapping[str, Any]) -> bool: ...
+
+
+class Clock(Protocol):
+    def now(self) -> float: ...
+
+
+class Notices(Protocol):
+    """Mail to a person (SNS)."""
+
+    def publish(self, subject: str, text: str) -> None: ...
+
+
+class Objects(Protocol):
+    """Small objects in the bucket (large event bodies), by key."""
+
+    def put(self, key: str, body: bytes) -> None: ...
+    def get(self, key: str) -> bytes: ...
+
+
+class Queues(Protocol):
+    """What triage may do to a message it could not finish: see it again soon."""
+
+    def retry_after(self, queue_arn: str, receipt_handle: str, seconds: int) -> None: ...

@@ -1,0 +1,65 @@
+"""The Table port in memory: same conditions, same conflicts, thread-safe."""
+
+import copy
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from planaria.core.table import Changes, Condition, Conflict, Path, Row, holds, names
+
+
+class MemoryTable:
+    """Rows in a dict keyed by (pk, sk). Rows go in and come out as copies."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str], Row] = {}
+        self._lock = threading.Lock()
+
+    def get(self, pk: str, sk: str) -> Row | None:
+        with self._lock:
+            return copy.deepcopy(self._rows.get((pk, sk)))
+
+    def write(
+        self,
+        pk: str,
+        sk: str,
+        sets: Changes | None = None,
+        removes: Sequence[Path] = (),
+        adds: Mapping[Path, int] | None = None,
+        when: Condition | None = None,
+    ) -> Row:
+        with self._lock:
+            old = self._rows.get((pk, sk))
+            if not holds(when, old):
+                raise Conflict(copy.deepcopy(old))
+            row = copy.deepcopy(old) if old is not None else {"pk": pk, "sk": sk}
+            for path, value in (sets or {}).items():
+                _parent(row, path)[names(path)[-1]] = copy.deepcopy(value)
+            for path, number in (adds or {}).items():
+                parent, last = _parent(row, path), names(path)[-1]
+                parent[last] = parent.get(last, 0) + number
+            for path in removes:
+                _parent(row, path).pop(names(path)[-1], None)
+            self._rows[(pk, sk)] = row
+            return copy.deepcopy(row)
+
+    def query(self, pk: str) -> list[Row]:
+        with self._lock:
+            keys = sorted(key for key in self._rows if key[0] == pk)
+            return [copy.deepcopy(self._rows[key]) for key in keys]
+
+    def listing(self, kind: str) -> list[Row]:
+        with self._lock:
+            rows = sorted((key, row) for key, row in self._rows.items() if row.get("listing") == kind)
+            return [copy.deepcopy(row) for _, row in rows]
+
+
+def _parent(row: Row, path: Path) -> dict[str, Any]:
+    """The map that holds the last name of `path`. DynamoDB refuses a path through a missing map."""
+    parent: Any = row
+    for name in names(path)[:-1]:
+        parent = parent.get(name)
+        if not isinstance(parent, dict):
+            raise ValueError(f"the map at {name!r} does not exist in the row")
+    assert isinstance(parent, dict)
+    return parent

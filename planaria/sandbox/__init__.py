@@ -1,0 +1,1 @@
+"""The whole system on one machine, without an AWS account: emulator, nodes, training job, faults."""

@@ -1,0 +1,1 @@
+"""Adapters of the Scheduler port: Slurm, EKS, the sandbox's processes."""

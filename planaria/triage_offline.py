@@ -1,0 +1,165 @@
+"""`planaria triage --observe`: event files judged without AWS, against a ledger that lives in memory.
+
+Every file begins with an empty ledger; with `sequence` the ledger is kept from file to file. Nothing is
+ever acted on, so no act of ours is recorded, except those that the inventory brings along.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from planaria.core.affected import affected
+from planaria.core.errors import InvalidInput
+from planaria.core.fault import Action
+from planaria.core.judge import Judgement, Outcome, judge
+from planaria.core.node import NodeView
+from planaria.core.parsers import parse, parse_text
+from planaria.core.parsers.envelope import instance_id, when
+from planaria.core.policy import Policy
+from planaria.core.signal import Signal
+
+Row = dict[str, Any]
+
+
+def run(
+    files: list[Path], *, inventory: Path | None = None, cluster: Path | None = None, sequence: bool = False
+) -> list[dict[str, Any]]:
+    """One object per event and affected node, in the order of files, then events, then entities.
+
+    inventory: JSON list of `node_id`, `instance_type`, `state`, `job_id`, `launched_at`,
+    `capacity_reservation_id` (optional: `acts`); without it every instance that an event names is managed.
+    cluster: a cluster file, for its policy. Raises InvalidInput, one sentence, for a file that is missing or
+    unreadable; what an event file says is never an error.
+    """
+    nodes = _inventory(inventory) if inventory is not None else None
+    policy = _policy(cluster)
+    ledger = _Ledger(nodes, policy)
+    results: list[dict[str, Any]] = []
+    for file in files:
+        content = _read(file)
+        if not sequence:
+            ledger = _Ledger(nodes, policy)
+        for signal in _signals(content):
+            each = affected(signal, ledger.views())
+            results.extend(_printed(file, one, ledger.judge(one)) for one in each)
+    return results
+
+
+class _Ledger:
+    def __init__(self, nodes: Mapping[str, Row] | None, policy: Policy) -> None:
+        self._policy = policy
+        self._rows = {node_id: dict(row) for node_id, row in (nodes or {}).items()}
+        self._everyone = nodes is None
+        self._known: set[str] = set()
+        self._now = 0.0
+
+    def views(self) -> list[NodeView]:
+        return [NodeView.from_row(row) for row in self._rows.values()]
+
+    def judge(self, signal: Signal) -> Judgement:
+        # The time of the event stands for the clock, so that old recordings are judged as they were live.
+        self._now = signal.time if signal.time is not None else self._now
+        row = self._row(signal.node_id)
+        judgement = judge(
+            signal,
+            NodeView.from_row(row) if row is not None else None,
+            known=signal.dedupe_key in self._known,
+            policy=self._policy,
+            now=self._now,
+        )
+        if judgement.outcome not in (Outcome.INVALID, Outcome.NOT_MANAGED):
+            self._known.add(signal.dedupe_key)
+        if row is not None:
+            self._remember(row, signal, judgement)
+        return judgement
+
+    def _row(self, node_id: str | None) -> Row | None:
+        if node_id is not None and self._everyone:
+            self._rows.setdefault(node_id, {"node_id": node_id, "managed": True})
+        return self._rows.get(node_id) if node_id is not None else None
+
+    def _remember(self, row: Row, signal: Signal, judgement: Judgement) -> None:
+        opened = judgement.outcome is Outcome.OPENED and judgement.action is not Action.MONITOR
+        if (opened or judgement.raises) and judgement.action is not None and judgement.fault is not None:
+            row |= {
+                "session": max(int(self._now * 1000), row.get("session", 0) + 1),
+                "phase": "RUNNING",
+                "action": judgement.action.value,
+                "fault_kind": judgement.fault.kind,
+                "fault_code": judgement.fault.code,
+                "detected_at": self._now,
+                "opened_at": self._now,
+                "claim_id": signal.dedupe_key,
+            }
+        elif judgement.cancels:
+            row |= {"phase": "CANCELLED", "ended_at": self._now}
+        if judgement.tells_gone:
+            row["gone"] = True
+
+
+def _signals(content: bytes) -> list[Signal]:
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError):
+        return parse_text(content)
+    events = document if isinstance(document, list) else [document]
+    return [signal for event in events for signal in parse(event)]
+
+
+def _printed(file: Path, signal: Signal, judgement: Judgement) -> dict[str, Any]:
+    return {
+        "file": str(file),
+        "event_id": signal.event_id,
+        "source": signal.source or None,
+        "detail_type": signal.detail_type or None,
+        "node_id": signal.node_id,
+        "kind": signal.kind.value,
+        "code": signal.code,
+        "outcome": judgement.outcome.value,
+        "action": judgement.action.value if judgement.action is not None else None,
+        "reason": judgement.reason,
+        "rule": judgement.rule,
+    }
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{file}: cannot be read ({error.strerror}).") from error
+    except ValueError as error:
+        raise InvalidInput(f"{str(file)!r}: is no file name.") from error
+
+
+def _policy(cluster: Path | None) -> Policy:
+    if cluster is None:
+        return Policy.default()
+    from planaria.recipes import ClusterFile  # pydantic is needed for --cluster alone
+
+    return Policy.from_document(ClusterFile.load(cluster).document(1)["policy"])
+
+
+def _inventory(path: Path) -> dict[str, Row]:
+    try:
+        entries = json.loads(_read(path))
+    except (ValueError, RecursionError):
+        raise InvalidInput(f"{path}: an inventory must be JSON.") from None
+    if not isinstance(entries, list):
+        raise InvalidInput(f"{path}: an inventory must be a JSON list of nodes.")
+    rows: dict[str, Row] = {}
+    for number, entry in enumerate(entries, 1):
+        node_id = instance_id(entry.get("node_id")) if isinstance(entry, dict) else None
+        if node_id is None:
+            raise InvalidInput(
+                f"{path}: entry {number} must be an object with node_id, an EC2 instance id such as "
+                "i-0123456789abcdef0."
+            )
+        rows[node_id] = {
+            **entry,
+            "managed": True,
+            "launched_at": when(entry.get("launched_at")),
+            "reservation": entry.get("capacity_reservation_id"),
+            "gone": entry.get("state") == "terminated",
+        }
+    return rows

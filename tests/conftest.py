@@ -1,0 +1,68 @@
+"""What all tests share: skips that CI turns into failures, and the sandbox's emulator."""
+
+import importlib.util
+import os
+import re
+import shutil
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+REQUIRED = {name.strip() for name in os.environ.get("PLANARIA_REQUIRE", "").split(",") if name.strip()}
+"""Parts whose absence fails a test instead of skipping it; CI sets `torch,emulator`."""
+
+
+def _module(name: str) -> Callable[[], bool]:
+    return lambda: importlib.util.find_spec(name) is not None
+
+
+PARTS: dict[str, Callable[[], bool]] = {
+    "torch": _module("torch"),
+    "emulator": _module("ministack"),
+    "cdk": lambda: (ROOT / "node_modules/.bin/cdk").exists() or shutil.which("cdk") is not None,
+}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("needs"):
+        for name in marker.args:
+            if not PARTS[name]():
+                pytest.skip(f"{name} is not installed")
+
+
+def _refuse(report: Any) -> None:
+    """A skip for want of a required part becomes a failure, wherever the skip came from."""
+    if not report.skipped or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    lacking = sorted(name for name in REQUIRED if re.search(rf"\b{re.escape(name)}\b", reason))
+    if lacking:
+        report.outcome = "failed"
+        report.longrepr = f"{reason}: PLANARIA_REQUIRE names {', '.join(lacking)}, so this may not be skipped"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _refuse(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _refuse(report)
+    return report
+
+
+@pytest.fixture
+def emulator(tmp_path: Path) -> Iterator[Any]:
+    """A fresh emulator for one test."""
+    from planaria.sandbox import emulator as emulators
+
+    with emulators.start(tmp_path / "emulator") as running:
+        yield running
