@@ -40,7 +40,8 @@ RULES: dict[str, Rule] = {
     "planaria/schedulers": Rule(CORE | {"planaria.schedulers"}, LAMBDA),
     "planaria/memory": Rule(CORE | {"planaria.memory"}),
     "planaria/wiring.py": Rule(CORE | {"planaria.schedulers", "planaria.aws"}, LAMBDA),
-    "planaria/recipes.py": Rule(CORE, frozenset({"yaml", "pydantic"})),
+    "planaria/recipes.py": Rule(CORE, frozenset({"pydantic", "pydantic_core", "yaml"})),
+    "planaria/triage_offline.py": Rule(CORE | {"planaria.recipes"}),
     "planaria/node": Rule(CORE | {"planaria.aws", "planaria.node"}, AWS_SDK),
     "planaria/checkpoint": Rule(CORE | {"planaria.checkpoint"}, frozenset({"torch", "boto3", "botocore"})),
     "planaria/elastic": Rule(CORE | {"planaria.elastic"}, frozenset({"torch"})),
@@ -51,15 +52,17 @@ OURS = ("app", "infra", "lambdas", "planaria", "benchmarks", "tests")
 
 CAPPED = ("planaria/core", "lambdas", "infra")
 CAP = 250
-SKIPPED_FOLDERS = {".git", ".venv", "node_modules", "cdk.out", "build", "dist", "__pycache__"}
+GENERATED = {"node_modules", "cdk.out", "build", "dist", "__pycache__"}
 TEXT = {".py", ".md", ".toml", ".txt", ".json", ".yaml", ".yml", ".sh", ".cfg", ""}
 
 
 def _sources() -> Iterator[Path]:
     for path in sorted(ROOT.rglob("*")):
-        parts = path.relative_to(ROOT).parts
-        hidden_cache = any(part.endswith(("_cache", ".egg-info")) for part in parts)
-        if path.is_file() and not SKIPPED_FOLDERS.intersection(parts) and not hidden_cache:
+        folders = path.relative_to(ROOT).parts[:-1]
+        made = any(
+            f in GENERATED or (f.startswith(".") and f != ".ci") or f.endswith(".egg-info") for f in folders
+        )
+        if path.is_file() and not made:
             yield path
 
 
@@ -143,7 +146,8 @@ def test_every_lambda_imports_with_boto3_layer_and_asset_alone(tmp_path: Path) -
     provided = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "six", "urllib3")
     for package in (*provided, "aws_lambda_powertools", "typing_extensions"):
         found = importlib.util.find_spec(package)
-        assert found is not None and found.origin is not None
+        assert found is not None
+        assert found.origin is not None
         origin = Path(found.origin)
         link = origin.parent if origin.name == "__init__.py" else origin
         (runtime / link.name).symlink_to(link)

@@ -1,11 +1,11 @@
 """Every failure as one sentence that names the way out, and its exit status."""
 
 from collections.abc import Iterator
-
-from botocore import exceptions as aws
+from typing import Any
 
 from planaria.core.errors import InvalidInput, PlanariaError
 from planaria.core.table import Conflict
+from planaria.sandbox.errors import SandboxError
 
 BAD_INPUT = 2
 FAILED = 1
@@ -27,10 +27,6 @@ _NOT_DEPLOYED = {
 }
 
 
-class NotDeployed(InvalidInput):
-    """The account has no cluster of this name."""
-
-
 def sentence(error: BaseException) -> tuple[str, int] | None:
     """The sentence and the exit status of an expected failure; None for a defect."""
     for cause in _causes(error):
@@ -39,6 +35,8 @@ def sentence(error: BaseException) -> tuple[str, int] | None:
             return found, FAILED
     if isinstance(error, InvalidInput):
         return _one(str(error)), BAD_INPUT
+    if isinstance(error, SandboxError):
+        return str(error), FAILED  # may carry the last lines of a log
     if isinstance(error, PlanariaError):
         return _one(str(error)), FAILED
     if isinstance(error, Conflict):
@@ -50,6 +48,8 @@ def sentence(error: BaseException) -> tuple[str, int] | None:
 
 
 def _of_aws(error: BaseException) -> str:
+    from botocore import exceptions as aws  # most commands never fail
+
     match error:
         case aws.NoCredentialsError() | aws.PartialCredentialsError():
             return (
@@ -69,7 +69,8 @@ def _of_aws(error: BaseException) -> str:
     return ""
 
 
-def _of_code(error: aws.ClientError) -> str:
+def _of_code(error: Any) -> str:
+    """error: a botocore ClientError."""
     code = str(error.response.get("Error", {}).get("Code", ""))
     message = _one(str(error.response.get("Error", {}).get("Message", "")))
     if code in _LOGGED_OUT:

@@ -41,7 +41,7 @@ def connect(cluster: str, folder: Path | None, on_aws: bool) -> Target:
     if folder is None and not (chosen / "sandbox.json").exists():
         return _aws(cluster)
     target = _sandbox(chosen)
-    screen.say(f"sandbox {target.cluster} in {_short(chosen)}")
+    screen.say(f"sandbox {target.cluster} in {short(chosen)}")
     return target
 
 
@@ -99,6 +99,6 @@ def need_head(target: Target, what: str) -> HeadClient:
     return target.head
 
 
-def _short(path: Path) -> str:
+def short(path: Path) -> str:
     text, home = str(path), os.path.expanduser("~")
     return f"~{text[len(home) :]}" if home != "/" and text.startswith(f"{home}/") else text

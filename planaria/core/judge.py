@@ -1,6 +1,6 @@
 """Signal + what is known of its node -> the one outcome that the event has.
 
-The outcomes are tried in the order of the design page's promise 2; the first that fits is the answer.
+The outcomes are tried in the order of `Outcome`; the first that fits is the answer (docs/outcomes.md).
 Pure: whoever calls looks up the node's row and whether the event is known, and does what is judged.
 """
 

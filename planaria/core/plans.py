@@ -9,6 +9,11 @@ from planaria.core.tags import GROUP, NAME
 
 GONE_STATES = frozenset({"shutting-down", "terminated"})
 
+# Faults that announce an end or an order while the node itself still works: its ranks can save.
+STILL_WORKS = frozenset(
+    {"spot_interruption", "capacity_end", "scheduled_event", "lifecycle", "health_issue", "console"}
+)
+
 
 def facts(instance: Instance) -> dict[Any, Any]:
     """What EC2 says about an instance, as attributes of the node's row."""
@@ -43,7 +48,7 @@ def incident_document(row: Row, verb: str) -> dict[str, Any]:
     action = row["action"]
     name = incident_id(row["node_id"], row["session"])
     fault = row.get("fault") or {}
-    works = fault.get("severity") != "FATAL" and not is_gone(row)
+    works = fault.get("kind") in STILL_WORKS or fault.get("severity") != "FATAL"
     remove = verb in ("remove", "isolate")
     reboot = action in ("REBOOT", "RESET")
     return {
@@ -55,7 +60,7 @@ def incident_document(row: Row, verb: str) -> dict[str, Any]:
         "verb": verb,
         "job_id": row.get("job_id") or "",
         "mark": isolation_reason(name),
-        "save": bool(row.get("job_id")) and works,
+        "save": bool(row.get("job_id")) and works and not is_gone(row),
         "replacement": not remove and not reboot,
         "reboot": reboot,
         "retire": verb not in ("isolate", "launch") and not reboot,

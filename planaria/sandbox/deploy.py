@@ -78,7 +78,11 @@ def synthesize(
         "CDK_DEFAULT_REGION": REGION,
     }
     with tempfile.TemporaryDirectory(dir=out.parent, prefix="synth-") as scratch:
-        _run([sys.executable, "app.py"], root, _variables(Path(scratch)) | variables, "app.py", quiet)
+        try:
+            _run([sys.executable, "app.py"], root, _variables(Path(scratch)) | variables, "app.py", quiet)
+        except BaseException:
+            shutil.rmtree(out, ignore_errors=True)
+            raise
     return out
 
 
@@ -115,6 +119,8 @@ def deploy_direct(
     For tests: one `synthesize` serves many emulators. Returns the outputs by stack and key; raises
     SandboxError with the reason of the first resource that failed.
     """
+    from botocore.exceptions import ClientError
+
     manifest = json.loads((assembly / "manifest.json").read_text(encoding="utf-8"))
     artifacts: dict[str, dict[str, Any]] = manifest["artifacts"]
     stacks = {k: v for k, v in artifacts.items() if v["type"] == "aws:cloudformation:stack"}
@@ -127,12 +133,16 @@ def deploy_direct(
                 _publish(s3, assembly, artifacts[dependency]["properties"]["file"])
         properties = stacks[name]["properties"]
         template = _concrete(properties["stackTemplateAssetObjectUrl"]).removeprefix("s3://")
-        cloudformation.create_stack(
-            StackName=name,
-            TemplateURL=f"{emulator.url}/{template}",
-            Capabilities=["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"],
-            Tags=[{"Key": key, "Value": value} for key, value in properties.get("tags", {}).items()],
-        )
+        try:
+            cloudformation.create_stack(
+                StackName=name,
+                TemplateURL=f"{emulator.url}/{template}",
+                Capabilities=["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"],
+                Tags=[{"Key": key, "Value": value} for key, value in properties.get("tags", {}).items()],
+            )
+        except ClientError as error:
+            said = error.response["Error"]["Message"]
+            raise SandboxError(f"{name} could not be created: {said}") from None
         outputs[name] = _created(cloudformation, name)
     return outputs
 
@@ -176,21 +186,20 @@ def _run(
     )
     said: list[str] = []
     shown = ""
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if event := _EVENT.match(line):
-                news = f"{event[1]}: {event[2]} of {event[3]} resources"
-                if news != shown:
-                    shown = news
-                    progress(news)
-            elif line.strip() and not _TIMING.match(line):
-                said.append(line.rstrip())
-        code = process.wait()
-    except BaseException:
-        processes.end_group(process.pid)
-        process.wait()
-        raise
+    with process:
+        try:
+            for line in process.stdout or ():
+                if event := _EVENT.match(line):
+                    news = f"{event[1]}: {event[2]} of {event[3]} resources"
+                    if news != shown:
+                        shown = news
+                        progress(news)
+                elif line.strip() and not _TIMING.match(line):
+                    said.append(line.rstrip())
+            code = process.wait()
+        except BaseException:
+            processes.end_group(process.pid)
+            raise
     if code != 0:
         text = "\n".join(said[-12:])
         if "ENOSPC" in text or "No space left on device" in text:

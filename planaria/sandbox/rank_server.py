@@ -36,6 +36,7 @@ from planaria.sandbox.job_recipe import RankRequest, parse_rank_request
 from planaria.sandbox.rank_process import RankMain, become_rank, check_group
 
 _LONGEST_LINE = 1 << 20
+_RETRY_SECONDS = 2.0
 
 
 def ask(socket_path: Path | str, request: Mapping[str, Any], timeout: float = 10.0) -> dict[str, Any]:
@@ -76,6 +77,7 @@ class RankServer:
     def __init__(self, listener: socket.socket, rank_main: RankMain, import_seconds: float) -> None:
         self._listener, self._rank_main, self._import_seconds = listener, rank_main, import_seconds
         self._children: dict[int, _Child] = {}
+        self._exits: dict[Path, dict[str, Any]] = {}
         self._selector = selectors.DefaultSelector()
         self._ending = False
         self._wakeup, wakeup_end = socket.socketpair()
@@ -95,13 +97,15 @@ class RankServer:
         """Until told to end; then ends and reaps every child."""
         try:
             while not self._ending:
-                for key, _ in self._selector.select():
+                for key, _ in self._selector.select(_RETRY_SECONDS if self._exits else None):
                     key.data()
                 self._reap()
+                self._write_exits()
         finally:
             self._kill(list(self._children))
             for pid in list(self._children):
                 self._record(pid, os.waitpid(pid, 0)[1])
+            self._write_exits()
 
     def _end(self, *_: object) -> None:
         self._ending = True
@@ -229,11 +233,19 @@ class RankServer:
     def _record(self, pid: int, status: int) -> None:
         child = self._children.pop(pid)
         path = JobFolder(Path(child.request.dir)).rank_exit(child.request.attempt, child.request.rank)
-        document = {"exit_code": os.waitstatus_to_exitcode(status), "at": time.time()}
-        try:
-            write_json(path, document)
-        except OSError as error:
-            _say(f"cannot write {path}: {error.strerror}")
+        self._exits[path] = {"exit_code": os.waitstatus_to_exitcode(status), "at": time.time()}
+
+    def _write_exits(self) -> None:
+        """On a full disk they stay, and the loop tries again; a folder that is gone wants no exit file."""
+        for path, document in list(self._exits.items()):
+            try:
+                write_json(path, document)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                _say(f"cannot write {path}: {error.strerror}")
+                continue
+            del self._exits[path]
 
 
 def _is_pipe(descriptor: int) -> bool:

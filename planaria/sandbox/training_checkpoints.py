@@ -122,6 +122,8 @@ class Checkpoints:
                 with peers_needed():
                     save(self._state.tensors(), storage_writer=FileSystemWriter(scratch, thread_count=1))
             except CheckpointException as error:
+                if self._leads:
+                    saved_steps.remove(scratch)  # on a full disk what was half written is in the way
                 sentence = f"The checkpoint of step {step} failed: {_cause(error)}"
                 raise Stopped(RankExit.FAILED, sentence) from error
             if self._leads:

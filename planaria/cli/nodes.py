@@ -1,0 +1,46 @@
+"""`planaria nodes`."""
+
+from typing import Annotated
+
+import typer
+
+from planaria.cli import options, records, screen
+from planaria.cli.target import connect
+
+app = typer.Typer()
+GONE = ("terminated", "shutting-down")
+
+
+@app.command("nodes")
+def nodes(
+    everything: Annotated[bool, typer.Option("--all", help="Also the nodes that are gone.")] = False,
+    as_json: options.Json = False,
+    cluster: options.Cluster = options.DEFAULT_CLUSTER,
+    folder: options.Folder = None,
+    aws: options.Aws = False,
+) -> None:
+    """List the cluster's nodes with their health.
+
+    Example: planaria nodes --json
+    """
+    target = connect(cluster, folder, aws)
+    gateways = target.gateways
+    documents = [
+        document
+        for document in records.node_documents(gateways.ledger.nodes(), gateways.fleet.cluster())
+        if everything or document["state"] not in GONE
+    ]
+    if as_json:
+        screen.emit(documents)
+        return
+    if not documents:
+        screen.say(
+            f"Cluster {target.cluster} has no nodes: an EC2 instance belongs to it by the tag "
+            f"planaria:cluster={target.cluster} and is listed within a minute.",
+            stderr=False,
+        )
+        return
+    keys = ("name", "node_id", "instance_type", "zone", "state", "health", "job_id", "incident_id")
+    columns = ("NAME", "ID", "TYPE", "ZONE", "STATE", "HEALTH", "JOB", "INCIDENT")
+    rows = [[document[key] for key in keys] for document in documents]
+    screen.console().print(screen.table(columns, rows, fold=("HEALTH", "INCIDENT")))

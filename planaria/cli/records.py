@@ -1,0 +1,266 @@
+"""The ledger's rows as people and scripts see them."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from planaria.cli.screen import iso
+from planaria.core.errors import InvalidInput
+from planaria.core.incident import ACTIVE, NODE_ID, incident_id
+from planaria.core.plans import is_gone
+from planaria.core.ports import Instance
+from planaria.core.table import Row
+from planaria.wiring import Gateways
+
+Document = dict[str, Any]
+ENDED_WELL = ("HEALED", "RETIRED")
+
+
+# --- nodes -----------------------------------------------------------------------------------------
+
+
+def serves(row: Row) -> bool:
+    """The node holds its scheduler name: it is there, and no replacement that was not admitted yet."""
+    return not is_gone(row) and not row.get("retired") and ("replaces" not in row or "admitted_at" in row)
+
+
+def find_node(rows: Iterable[Row], text: str) -> str:
+    """The instance id of a node that a person named by id or scheduler name.
+
+    A replacement has the name of the node it replaces: the one that serves is meant, else the newest.
+    An id that the ledger does not know is returned as it is. Raises InvalidInput.
+    """
+    if NODE_ID.match(text):
+        return text
+    rows = list(rows)
+    named = [row for row in rows if row.get("name") == text]
+    if named:
+        best = max(named, key=lambda row: (serves(row), not is_gone(row), float(row.get("launched_at", 0))))
+        return str(best["node_id"])
+    known = sorted({str(row["name"]) for row in rows if row.get("name") and not is_gone(row)})
+    has = f"it has {_some(known)}" if known else "it has no nodes yet"
+    raise InvalidInput(f"no node of this cluster is called {text!r:.80}; {has}")
+
+
+def node_document(row: Row, instance: Instance | None) -> Document:
+    """instance: what EC2 says now, None when it has forgotten the instance."""
+    gone = is_gone(row) or (instance is None and "ready_at" in row)
+    state = instance.state if instance is not None else ("terminated" if gone else row.get("state"))
+    health = row.get("health") or ("Schedulable" if "ready_at" in row else "Unschedulable")
+    active = row.get("phase") in ACTIVE
+    return {
+        "node_id": row["node_id"],
+        "name": row.get("name"),
+        "group": row.get("group"),
+        "instance_type": (instance.instance_type if instance else "") or row.get("instance_type"),
+        "zone": (instance.zone if instance else "") or row.get("zone") or None,
+        "lifecycle": (instance.lifecycle if instance else "") or row.get("lifecycle"),
+        "state": state,
+        "health": None if state in ("terminated", "shutting-down") else health,
+        "job_id": row.get("job_id") or None,
+        "incident_id": incident_id(row["node_id"], row["session"]) if active else None,
+        "replaces": row.get("replaces"),
+        "launched_at": iso(row.get("launched_at") or (instance.launched_at if instance else None)),
+        "held": row.get("held_reason") if row.get("held") else None,
+    }
+
+
+def node_documents(rows: Iterable[Row], instances: Iterable[Instance]) -> list[Document]:
+    """One per node of the ledger and of EC2, by name, then by launch."""
+    known = {row["node_id"]: row for row in rows}
+    present = {instance.node_id: instance for instance in instances}
+    documents = [node_document(row, present.get(node)) for node, row in known.items()]
+    for node, instance in present.items():
+        if node not in known:
+            row = {"node_id": node, "name": instance.tags.get("planaria:name"), "state": instance.state}
+            documents.append(node_document(row | {"group": instance.tags.get("planaria:group")}, instance))
+    return sorted(documents, key=lambda d: (d["name"] or "~", d["launched_at"] or "", d["node_id"]))
+
+
+# --- incidents -------------------------------------------------------------------------------------
+
+
+def incident_document(head: Row, steps: Iterable[Row]) -> Document:
+    """The keys that scripts may rely on. `seconds` counts from the moment at which the fault was seen."""
+    began = float(head.get("detected_at") or head.get("opened_at") or 0.0)
+    return {
+        "incident_id": head["incident_id"],
+        "node_id": head.get("node_id"),
+        "session": head.get("session"),
+        "mode": head.get("mode"),
+        "action": head.get("action"),
+        "outcome": head.get("outcome"),
+        "opened_at": iso(head.get("opened_at")),
+        "closed_at": iso(head.get("closed_at")),
+        "execution_arn": head.get("execution_arn"),
+        "replacement_id": head.get("replacement_id"),
+        "job_id": head.get("job_id") or None,
+        "resume_step": head.get("resume_step"),
+        "timeline": [
+            {"step": row["step"], "at": iso(row["at"]), "seconds": round(float(row["at"]) - began, 3)}
+            for row in steps
+        ],
+    }
+
+
+def incident_summary(head: Row, names: Mapping[str, str]) -> Document:
+    """One line of `planaria incidents`. names: scheduler name by instance id."""
+    began = head.get("detected_at") or head.get("opened_at")
+    closed = head.get("closed_at")
+    node = head.get("node_id")
+    return {
+        "incident_id": head["incident_id"],
+        "node_id": node,
+        "name": names.get(str(node)),
+        "job_id": head.get("job_id") or None,
+        "action": head.get("action"),
+        "outcome": head.get("outcome"),
+        "opened_at": iso(head.get("opened_at")),
+        "closed_at": iso(closed),
+        "seconds": round(float(closed) - float(began), 3) if closed and began else None,
+        "reason": head.get("outcome_reason") or head.get("reason") or "",
+    }
+
+
+def newest_first(heads: Iterable[Row]) -> list[Row]:
+    return sorted(heads, key=lambda head: float(head.get("opened_at") or 0), reverse=True)
+
+
+def read_incident(gateways: Gateways, name: str) -> tuple[Row, list[Row]]:
+    """The incident's row and its steps. Raises InvalidInput when there is none."""
+    head, steps = gateways.ledger.incident(name)
+    if head is None:
+        raise InvalidInput(f"there is no incident {name!r:.80}; `planaria incidents` lists them")
+    if not head.get("execution_arn") and head.get("node_id") is None and head.get("job_id"):
+        # A resume that no node stands behind: its execution is on the job's row while it is the newest.
+        job = gateways.jobs.job(str(head["job_id"])) or {}
+        if job.get("resume_name") == name and job.get("resume_arn"):
+            head = {**head, "execution_arn": job["resume_arn"]}
+    return head, steps
+
+
+def step_name(step: str) -> str:
+    return step.replace("_", " ")
+
+
+def step_detail(row: Row) -> str:
+    """What a step's row says beside its time."""
+    match row["step"]:
+        case "replacement_launched" | "node_joined":
+            return str(row.get("node_id", ""))
+        case "checkpoint_saved":
+            return f"step {row['checkpoint_step']}" if "checkpoint_step" in row else ""
+        case "job_resumed":
+            step = row.get("resume_step")
+            if step is None:
+                return ""
+            return f"attempt {row.get('job_attempt', '?')} from " + (
+                f"step {step}" if int(step) >= 0 else "the beginning: there is no checkpoint"
+            )
+        case "first_new_step":
+            return f"step {row['train_step']}" if row.get("train_step") is not None else ""
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """ended: the incident has its outcome and the job it stopped is on its way again, or waits for others.
+    waits: what is still open, for people."""
+
+    head: Row
+    steps: list[Row]
+    ended: bool
+    waits: str
+
+
+def look(gateways: Gateways, name: str) -> Followed:
+    head, steps = read_incident(gateways, name)
+    job = gateways.jobs.job(str(head["job_id"])) if head.get("job_id") else None
+    waits = ""
+    if not head.get("outcome"):
+        waits = _next_step({row["step"] for row in steps}, head)
+    elif job is not None and name in job.get("credits", {}) and job.get("resume_phase") in ACTIVE:
+        waits = f"job {job['job_id']} is resumed"
+    return Followed(head, steps, not waits, waits)
+
+
+def follow(
+    gateways: Gateways,
+    name: str,
+    seconds: float,
+    told: Callable[[Row, Row], None],
+    waiting: Callable[[str], None],
+    poll: float,
+) -> Followed:
+    """Look again every `poll` seconds until the incident has ended, for `seconds` at most.
+
+    told: called once for every new step with the incident's row and the step's. waiting: with what is
+    open. The answer's `ended` is False when the time was over first.
+    """
+    known: set[str] = set()
+    deadline = time.monotonic() + seconds
+    while True:
+        seen = look(gateways, name)
+        for row in seen.steps:
+            if row["step"] not in known:
+                known.add(row["step"])
+                told(seen.head, row)
+        if seen.ended or time.monotonic() > deadline:
+            return seen
+        waiting(seen.waits)
+        time.sleep(poll)
+
+
+def _next_step(done: set[str], head: Row) -> str:
+    if "begun" not in done:
+        return "the workflow starts"
+    if head.get("node_id") is None:
+        return "the job is resumed"
+    if "isolated" not in done:
+        return "the node is isolated"
+    for before, after, what in (
+        ("replacement_launched", "node_ready", "the replacement boots"),
+        ("rebooted", "node_ready", "the node boots"),
+        ("node_ready", "node_joined", "the node joins the scheduler"),
+    ):
+        if before in done and after not in done:
+            return what
+    return "the incident is closed"
+
+
+# --- jobs ------------------------------------------------------------------------------------------
+
+
+def job_document(row: Row, names: Mapping[str, str]) -> Document:
+    nodes = [row.get("nodes", {})[rank] for rank in sorted(row.get("nodes", {}), key=int)]
+    first = row.get("first_step") or {}
+    return {
+        "job_id": row["job_id"],
+        "state": row.get("state"),
+        "attempt": row.get("attempt"),
+        "recipe": row.get("recipe"),
+        "nodes": [{"node_id": node, "name": names.get(node)} for node in nodes],
+        "waits_for": [
+            {"node_id": node, "name": names.get(node), "incident_id": incident}
+            for node, incident in sorted(row.get("pending", {}).items())
+        ],
+        "unresolved": [
+            {"node_id": node, "name": names.get(node), "reason": why}
+            for node, why in sorted(row.get("unresolved", {}).items())
+        ],
+        "resume": row.get("resume_phase"),
+        "resume_reason": row.get("resume_outcome_reason") or row.get("resume_reason"),
+        "resume_step": row.get("resume_step"),
+        "first_step": first.get("step"),
+    }
+
+
+def names_of(rows: Iterable[Row]) -> dict[str, str]:
+    """Scheduler name by instance id."""
+    return {str(row["node_id"]): str(row["name"]) for row in rows if row.get("name")}
+
+
+def _some(names: list[str], most: int = 8) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

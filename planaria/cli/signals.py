@@ -1,0 +1,33 @@
+"""Ctrl-C, SIGTERM and a closed terminal: one way out, in which nothing is left behind."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP end what runs as Ctrl-C does."""
+    yield from _with(_interrupt)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """An impatient second Ctrl-C does not stop the clearing up."""
+    yield from _with(signal.SIG_IGN)
+
+
+def _with(handler: signal._HANDLER) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

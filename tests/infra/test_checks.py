@@ -1,0 +1,48 @@
+"""cfn-lint and cdk-nag are clean, and nothing was suppressed without a reason."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import app
+from tests.infra.conftest import Variant
+
+
+@pytest.mark.parametrize("variant", ["aws", "sandbox", "example"])
+def test_cdk_nag(variant: str, request: pytest.FixtureRequest) -> None:
+    folder: Path = request.getfixturevalue(variant).folder
+    report = json.loads((folder / "validation-report.json").read_text())
+    assert [r["pluginName"] for r in report["pluginReports"]] == ["AwsSolutions"]
+    assert [(r["conclusion"], r["violations"]) for r in report["pluginReports"]] == [("success", [])]
+
+
+@pytest.mark.parametrize("variant", ["aws", "gameday", "sandbox", "example"])
+def test_no_warnings(variant: str, request: pytest.FixtureRequest) -> None:
+    folder: Path = request.getfixturevalue(variant).folder
+    manifest = json.loads((folder / "manifest.json").read_text())
+    found = [
+        entry
+        for artifact in manifest["artifacts"].values()
+        for entries in artifact.get("metadata", {}).values()
+        for entry in entries
+        if entry["type"] in ("aws:cdk:warning", "aws:cdk:error")
+    ]
+    assert not found
+
+
+def test_cfn_lint(example: Variant, gameday: Variant, sandbox: Variant) -> None:
+    templates = [str(file) for v in (example, gameday, sandbox) for file in v.folder.glob("*.template.json")]
+    linter = Path(sys.executable).with_name("cfn-lint")
+    done = subprocess.run(
+        [str(linter), "--template", *templates], cwd=app.ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_templates_fit(gameday: Variant) -> None:
+    for file in gameday.folder.glob("*.template.json"):
+        assert file.stat().st_size < 1_000_000, "CloudFormation's limit"
+    assert len(gameday.control["Resources"]) < 500
