@@ -20,14 +20,17 @@ class Ec2Fleet:
 
     def describe(self, node_ids: Sequence[str]) -> list[Instance]:
         """Instances of this cluster among `node_ids`; ids that EC2 does not know are left out."""
-        ids = {"Name": "instance-id", "Values": list(node_ids)}
-        return self._describe([ids]) if node_ids else []
+        if not node_ids:
+            return []
+        found = self._describe([{"Name": "instance-id", "Values": list(node_ids)}])
+        return [instance for instance in found if instance.node_id in node_ids]
 
     def cluster(self) -> list[Instance]:
         return self._describe([])
 
     def launched(self, token: str) -> list[Instance]:
-        return self._describe([{"Name": f"tag:{tags.LAUNCH}", "Values": [token]}])
+        found = self._describe([{"Name": f"tag:{tags.LAUNCH}", "Values": [token]}])
+        return [instance for instance in found if instance.tags.get(tags.LAUNCH) == token]
 
     def launch(self, request: LaunchRequest) -> str:
         """CreateFleet of type `instant` with one instance: the one launch call, idempotent by ClientToken.
@@ -74,15 +77,13 @@ class Ec2Fleet:
         self._unless_gone(lambda: self._client.terminate_instances(InstanceIds=[node_id]))
 
     def _describe(self, filters: list[dict[str, Any]]) -> list[Instance]:
+        """Filters narrow what is sent; callers check again, for a filter that is not applied (an emulator's,
+        a typing error's) would turn one node into another."""
         own = {"Name": f"tag:{tags.CLUSTER}", "Values": [self._cluster]}
         with translated():
             pages = self._client.get_paginator("describe_instances").paginate(Filters=[own, *filters])
-            return [
-                _instance(found)
-                for page in pages
-                for group in page["Reservations"]
-                for found in group["Instances"]
-            ]
+            raw = [found for page in pages for group in page["Reservations"] for found in group["Instances"]]
+        return [i for i in map(_instance, raw) if i.tags.get(tags.CLUSTER) == self._cluster]
 
     @staticmethod
     def _unless_gone(call: Any) -> None:

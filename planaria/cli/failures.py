@@ -61,7 +61,8 @@ def _of_aws(error: BaseException) -> str:
         case aws.NoRegionError():
             return "No AWS region is set: set AWS_REGION, or a region in your AWS profile."
         case aws.EndpointConnectionError() | aws.ConnectTimeoutError() | aws.ReadTimeoutError():
-            return f"AWS does not answer ({_one(str(error))}); check the network, the region and AWS_ENDPOINT_URL."
+            said = _one(str(error)).rstrip(".")
+            return f"AWS does not answer ({said}); check the network, the region and AWS_ENDPOINT_URL."
         case aws.ClientError():
             return _of_code(error)
         case aws.BotoCoreError():

@@ -20,7 +20,9 @@ Folder = Annotated[
         show_default=False,
     ),
 ]
-Aws = Annotated[bool, typer.Option("--aws", help="The cluster on AWS, even while a sandbox of that name runs.")]
+Aws = Annotated[
+    bool, typer.Option("--aws", help="The cluster on AWS, also while a sandbox of that name runs.")
+]
 Port = Annotated[
     int, typer.Option("--port", min=0, max=65535, help="Port of the AWS emulator; 0 takes a free one.")
 ]

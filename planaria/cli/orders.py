@@ -121,7 +121,9 @@ def _follow(target: Target, name: str, as_json: bool) -> None:
         screen.emit(records.incident_document(seen.head, seen.steps))
     else:
         shown.print(timeline(seen.head, seen.steps))
-        line = Text("Incident ") + Text(name, style="bold") + Text(" ended ") + screen.word(seen.head["outcome"])
+        line = (
+            Text("Incident ") + Text(name, style="bold") + Text(" ended ") + screen.word(seen.head["outcome"])
+        )
         shown.print(line + Text("."))
     if seen.head["outcome"] not in records.ENDED_WELL:
         why = seen.head.get("outcome_reason") or "no reason was recorded"

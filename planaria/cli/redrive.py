@@ -85,7 +85,7 @@ def move_all(
     sqs: Any, prefix: str, lanes: list[Lane], limit: int, advance: Callable[[str, int, int], None]
 ) -> list[Moved]:
     """sqs: a boto3 client. prefix: of the queues' names. advance(queue, moved now, found) shows progress."""
-    counts = []
+    counts: list[Moved] = []
     for lane in lanes:
         mover = _Mover(sqs, prefix, lane, advance)
         counts.append(mover.move(limit - sum(c.moved + c.failed for c in counts)))
@@ -134,7 +134,7 @@ class _Mover:
         return list(answer.get("Messages", []))
 
     def _send(self, source: str, messages: list[dict[str, Any]]) -> None:
-        """Each to the lane it belongs to, one call each: bodies may have 1 MB, which is all a batch may have."""
+        """Each to its lane, one call each: a body may have 1 MB, which is all that a batch may have."""
         for message in messages:
             try:
                 with translated():

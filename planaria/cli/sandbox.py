@@ -1,6 +1,5 @@
 """`planaria sandbox up|down|status` and `planaria inject`."""
 
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,13 +9,12 @@ from rich.text import Text
 from planaria.cli import options, screen
 from planaria.cli.target import connect, need_head, short
 from planaria.core.errors import InvalidInput, PlanariaError
-from planaria.sandbox.errors import SandboxError
 
 app = typer.Typer(no_args_is_help=True, help="The whole system on this machine, without an AWS account.")
 faults = typer.Typer()
 
 FAULTS = {
-    "xid79": "the kernel log says Xid 79 (a GPU has fallen off the bus), then the node's ranks die",
+    "xid79": "the kernel log says Xid 79 (a lost GPU), then the node's ranks die",
     "broken-gpu": "as xid79, and no reboot brings the GPU back",
     "kernel-line": "any line in the kernel log (--line)",
     "spot": "EC2 gives the two-minute spot notice, then takes the instance",
@@ -29,8 +27,6 @@ FAULTS = {
 ENDLESS = {"steps": 100_000, "step_seconds": 0.2}
 """The demo's job goes on for hours in a sandbox that stays, and leaves the machine room for other work."""
 
-JOB = "gpt-demo"
-
 
 @app.command("up")
 def up(
@@ -38,7 +34,8 @@ def up(
         float, typer.Option("--boot-seconds", min=0, max=3600, help="How long an instance boots.")
     ] = 3.0,
     time_scale: Annotated[
-        float, typer.Option("--time-scale", min=0.001, max=1, help="Sandbox seconds per second of a wait or time-out.")
+        float,
+        typer.Option("--time-scale", min=0.001, max=1, help="What waits and time-outs are multiplied by."),
     ] = 0.1,
     port: options.Port = 0,
     auth: Annotated[bool, typer.Option("--auth", help="The emulator enforces IAM.")] = False,
@@ -50,29 +47,29 @@ def up(
 
     It stays when this command has ended. Example: planaria sandbox up --boot-seconds 10
     """
-    from planaria.cli.signals import interruptible
+    from planaria.sandbox.demo import JOB_ID, recipe
+    from planaria.sandbox.interruption import interruptible
+    from planaria.sandbox.kept_logs import LoggedWorld
     from planaria.sandbox.world import WorldConfig, default_folder
 
     chosen = folder if folder is not None else default_folder(options.DEFAULT_CLUSTER)
-    check_free(chosen)
     config = WorldConfig(
         folder=chosen, time_scale=time_scale, boot_seconds=boot_seconds, port=port, auth=auth, outlive=True
     )
     with interruptible(), screen.Stages(screen.console(stderr=as_json)) as stages:
-        world = start(config, stages)
-        if job:
-            try:
-                stages(f"starting the job {JOB}")
-                world.submit(JOB, recipe(ENDLESS))
-            except BaseException:
-                world.down()
-                raise
+        world = LoggedWorld(config, stages)
+        with world.ended_by_failure():
+            world.up()
+            if job:
+                stages(f"starting the job {JOB_ID}")
+                world.submit(JOB_ID, recipe(ENDLESS))
     if as_json:
         screen.emit(status_document(chosen))
         return
+    url = world.emulator.url if world.emulator is not None else ""
     where = "" if folder is None else f" --dir {folder}"
     shown = screen.console()
-    shown.print(Text(f"\nThe sandbox runs in {short(chosen)}; the AWS emulator is at {world.emulator.url}."))
+    shown.print(Text(f"\nThe sandbox runs in {short(chosen)}; the AWS emulator is at {url}."))
     for command, what in (
         ("planaria nodes", "its nodes"),
         ("planaria inject xid79 --node demo-3", "break one"),
@@ -92,7 +89,8 @@ def down(
 
     Example: planaria sandbox down
     """
-    from planaria.cli.signals import uninterrupted
+    from planaria.sandbox.folder import end
+    from planaria.sandbox.interruption import uninterrupted
     from planaria.sandbox.world import default_folder
 
     chosen = folder if folder is not None else default_folder(cluster)
@@ -112,7 +110,7 @@ def status(
     cluster: options.Cluster = options.DEFAULT_CLUSTER,
     folder: options.Folder = None,
 ) -> None:
-    """Show what runs in a sandbox. Exit status 1 when none runs.
+    """Show what runs in a sandbox. The exit status is 1 when none runs.
 
     Example: planaria sandbox status --json
     """
@@ -128,11 +126,20 @@ def status(
         raise typer.Exit(1)
 
 
-@faults.command(
-    "inject", epilog="Faults: " + " · ".join(f"[bold]{name}[/bold] {what}" for name, what in FAULTS.items())
-)
+_LISTED = "\n".join(f"[bold]{name:<15}[/bold]{what}" for name, what in FAULTS.items())
+_HELP = f"""Break something in a sandbox, the way hardware and AWS break it.
+
+Example: planaria inject xid79 --node demo-3
+
+\b
+{_LISTED}"""
+
+
+@faults.command("inject", help=_HELP)
 def inject(
-    fault: Annotated[str, typer.Argument(metavar="FAULT", help="One of the faults below.", show_default=False)],
+    fault: Annotated[
+        str, typer.Argument(metavar="FAULT", help="One of the faults above.", show_default=False)
+    ],
     node: Annotated[
         str, typer.Option("--node", metavar="N", help="Scheduler name or instance id.", show_default=False)
     ] = "",
@@ -144,10 +151,6 @@ def inject(
     cluster: options.Cluster = options.DEFAULT_CLUSTER,
     folder: options.Folder = None,
 ) -> None:
-    """Break something in a sandbox, the way hardware and AWS break it.
-
-    Example: planaria inject xid79 --node demo-3
-    """
     if fault not in FAULTS:
         raise InvalidInput(f"unknown fault {fault!r:.60}; known are {', '.join(FAULTS)}")
     if not node and not (fault == "kill-rank" and job):
@@ -164,91 +167,6 @@ def inject(
         screen.say(injected, stderr=False)
 
 
-# --- what the demo uses too ------------------------------------------------------------------------
-
-
-def start(config: Any, stages: screen.Stages) -> Any:
-    """A World that is up. config: a WorldConfig. When it cannot come up its logs are kept."""
-    from planaria.sandbox.kept_logs import LoggedWorld
-
-    return LoggedWorld(config, stages).up()
-
-
-def recipe(changes: dict[str, Any] | None = None) -> dict[str, Any]:
-    """recipes/jobs/gpt-demo.yaml, its training with these changes. Raises InvalidInput."""
-    import yaml
-
-    from planaria.sandbox.job_recipe import parse_job_recipe
-    from planaria.sandbox.world import ROOT
-
-    path = ROOT / "recipes/jobs/gpt-demo.yaml"
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read ({error.strerror}); is this a whole clone?") from None
-    except yaml.YAMLError as error:
-        raise InvalidInput(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    if isinstance(document, dict) and isinstance(document.get("training"), dict):
-        document["training"] |= changes or {}
-    parse_job_recipe(document, str(path))
-    return dict(document)
-
-
-def check_free(folder: Path) -> None:
-    """A sandbox may be put here: its end removes the folder and everything in it. Raises InvalidInput."""
-    from planaria.sandbox import emulator
-
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise InvalidInput(f"{folder} is no folder; choose another one with --dir")
-    alive = emulator.attach(folder / "emulator") is not None
-    if (folder / "sandbox.json").exists() and alive:
-        raise InvalidInput(f"a sandbox runs in {folder} already; `planaria sandbox down` ends it")
-    if alive:
-        raise InvalidInput(f"a sandbox is being started in {folder}; wait for it, or `planaria sandbox down`")
-    if is_sandbox(folder):
-        raise InvalidInput(f"a dead sandbox lies in {folder}; `planaria sandbox down` clears it away")
-    if any(folder.iterdir()):
-        raise InvalidInput(f"{folder} is not empty; choose a new folder with --dir")
-
-
-def is_sandbox(folder: Path) -> bool:
-    """A sandbox is or was here, so that the folder may be removed."""
-    marks = ("sandbox.json", "head.config.json", "emulator/emulator.json", "emulator/emulator.log")
-    return any((folder / mark).exists() for mark in marks)
-
-
-def end(folder: Path) -> bool:
-    """End every process of the sandbox in this folder and remove it; False when there is none."""
-    import shutil
-
-    from planaria.sandbox import emulator
-    from planaria.sandbox.job_folder import read_json
-    from planaria.sandbox.world import end_head
-
-    if not is_sandbox(folder):
-        return False
-    head = read_json(folder / "head.json") or (read_json(folder / "sandbox.json") or {}).get("head") or {}
-    pid = head.get("pid")
-    if isinstance(pid, int) and _is_head(pid):
-        end_head(pid)
-    running = emulator.attach(folder / "emulator")
-    if running is not None:
-        running.stop()
-    shutil.rmtree(folder)
-    return True
-
-
-def _is_head(pid: int) -> bool:
-    """A pid in a file may have been given to another program since."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return b"planaria.sandbox.head" in words
-
-
 def status_document(folder: Path) -> dict[str, Any]:
     """`running` and, when it does, everything that people and scripts want to know; no secrets."""
     from planaria.sandbox.world import attached
@@ -261,7 +179,7 @@ def status_document(folder: Path) -> dict[str, Any]:
             document["environment"] = running.environment()
             document |= {key: value for key, value in head.get("/status").items() if key not in document}
             document["running"] = True
-    except (InvalidInput, PlanariaError) as error:
+    except PlanariaError as error:
         document["reason"] = str(error)
         return document
     for job_id, job in document.get("jobs", {}).items():
@@ -288,7 +206,8 @@ def _show(document: dict[str, Any]) -> None:
     emulator = document["emulator"]
     line = Text("Sandbox ") + Text(str(document["cluster"]), style="bold") + Text(f" runs in {folder}")
     shown.print(line)
-    shown.print(Text(f"AWS emulator {emulator['url']} (pid {emulator['pid']}), head pid {document['pid']}", "dim"))
+    pids = f"pid {emulator['pid']}, head pid {document['pid']}"
+    shown.print(Text(f"AWS emulator {emulator['url']} ({pids})", "dim"))
     rows = []
     for name, node in sorted(document.get("scheduler", {}).items()):
         process = document.get("nodes", {}).get(node["node_id"], {})

@@ -1,7 +1,6 @@
 """Which cluster a command is about: a sandbox on this machine, or a deployment on AWS."""
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,5 +99,5 @@ def need_head(target: Target, what: str) -> HeadClient:
 
 
 def short(path: Path) -> str:
-    text, home = str(path), os.path.expanduser("~")
+    text, home = str(path), str(Path("~").expanduser())
     return f"~{text[len(home) :]}" if home != "/" and text.startswith(f"{home}/") else text

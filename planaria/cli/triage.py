@@ -14,7 +14,10 @@ app = typer.Typer()
 @app.command("triage")
 def triage(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Each holds one event as JSON, or a list.", show_default=False)
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="Each holds one event as JSON, or a list.", show_default=False
+        ),
     ],
     observe: Annotated[bool, typer.Option("--observe", help="Judge only; nothing is done.")] = False,
     sequence: Annotated[

@@ -3,8 +3,8 @@
     python -m planaria.sandbox.head --config FILE
 
 FILE is the JSON of a HeadConfig. A line {"ready": true, "url": ...} appears on stdout once the API answers.
-SIGTERM and SIGINT end everything that the head has started; when the head is killed its children end by
-themselves.
+SIGTERM, SIGINT and, when stdin is a pipe, its end end everything that the head has started; when the head is
+killed its children end by themselves.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import logging.handlers
 import os
 import secrets
 import signal
+import stat
 import sys
 import threading
 import time
@@ -38,6 +39,7 @@ from planaria.sandbox.player import Player, PlayerConfig
 from planaria.sandbox.rank_server_process import RankServerProcess
 from planaria.schedulers.wire import decode
 
+LONGEST_SOCKET_PATH = 107  # bytes, unix(7)
 _MOST_TICKETS = 10_000
 _MOST_LOG_BYTES = 10 * 2**20
 logger = logging.getLogger("planaria.sandbox")
@@ -101,6 +103,9 @@ class Head:
         """Raises SandboxError when the port cannot be had, InvalidInput for files of another version."""
         self.config = config
         self.folder = Path(config.folder).resolve()
+        ranks = RankServerProcess(self.folder, config.rank_command)
+        if len(os.fsencode(ranks.socket)) > LONGEST_SOCKET_PATH:
+            raise SandboxError(f"The name of {self.folder} is too long; choose a shorter one with --dir.")
         self.token = config.token or secrets.token_urlsafe(32)
         self.state = ClusterState()
         self.lock = threading.RLock()
@@ -119,7 +124,6 @@ class Head:
             environment=config.environment,
         )
         self.player = Player(settings, self.client, self)
-        ranks = RankServerProcess(self.folder, config.rank_command)
         self.jobs = Jobs(self.folder, self.state, self.lock, self._leader_of, ranks)
         self.documents = Documents(self.player.nodes, self.jobs, self._job_lives)
         self.bench = faults.Bench(self.player, self.jobs, self.state, self.lock, self.client)
@@ -307,6 +311,12 @@ def _text(body: Mapping[str, Any], name: str) -> str:
     return value
 
 
+def _end_with_stdin(ending: threading.Event) -> None:
+    while os.read(0, 4096):
+        pass
+    ending.set()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="planaria.sandbox.head", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="JSON file with the fields of HeadConfig")
@@ -329,6 +339,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         head.start()
         sys.stdout.write(json.dumps({"ready": True, "url": head.url, "pid": os.getpid()}) + "\n")
         sys.stdout.flush()
+        if stat.S_ISFIFO(os.fstat(0).st_mode):
+            threading.Thread(target=_end_with_stdin, args=(ending,), daemon=True).start()
         ending.wait()
     except (SandboxError, InvalidInput) as error:
         sys.stderr.write(f"{error}\n")

@@ -19,6 +19,7 @@ from planaria.sandbox.ports import free_port
 from planaria.sandbox.rank_server_process import RankServerProcess
 
 STEP_SECONDS = 0.05
+RESTART_SECONDS = 5.0  # at least between two starts of a rank server that dies
 STOPPED_MARKER = "stopped"
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class Jobs:
         self._unstarted: list[StartRanks] = []
         self._kills: list[tuple[float, EndRanks]] = []
         self._pids: dict[tuple[str, int, int], int] = {}
+        self._restart_at = 0.0
         self._wake = threading.Event()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
@@ -115,9 +117,11 @@ class Jobs:
 
     def _step(self, now: float) -> None:
         if self.ranks.died():
-            logger.warning("the rank server died and is started again")
             self._write_missing_exits("the rank server died")
-            self.ranks.start()
+            if now >= self._restart_at:
+                logger.warning("the rank server died and is started again; see rank-server.log")
+                self._restart_at = now + RESTART_SECONDS
+                self.ranks.start()
         self._watch(now)
         with self._lock:
             self._state.tick(now)

@@ -3,10 +3,15 @@
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
-from planaria.cli.signals import uninterrupted
+from planaria.core.errors import InvalidInput, PlanariaError
 from planaria.sandbox.errors import SandboxError
+from planaria.sandbox.folder import check_free
+from planaria.sandbox.interruption import uninterrupted
 from planaria.sandbox.world import World
 
 KEPT = ("*.log", "*.jsonl", "job.json", "rank-*.exit", "rank-*.ready", "nodes.json", "player.json")
@@ -17,12 +22,38 @@ class LoggedWorld(World):
     """A World whose logs are copied away when it goes down because something failed (not by Ctrl-C)."""
 
     kept: Path | None = None
+    mine = False
+
+    def up(self) -> Self:
+        """Raises InvalidInput, and leaves the folder alone, when something is there already."""
+        check_free(self.folder)
+        self.mine = True
+        return super().up()
 
     def down(self) -> None:
+        if not self.mine:
+            return
         with uninterrupted():
             if self.kept is None and isinstance(sys.exception(), Exception) and self.folder.exists():
                 self.kept = keep_logs(self.folder)
             super().down()
+
+    @contextmanager
+    def ended_by_failure(self) -> Iterator[None]:
+        """What fails in the block ends the sandbox. Raises SandboxError that also says where the logs are."""
+        try:
+            yield
+        except InvalidInput:
+            self.down()
+            raise
+        except Exception as error:
+            self.down()
+            said = str(error) if isinstance(error, PlanariaError) else f"{type(error).__name__}: {error}"
+            kept = f"\nThe logs are kept in {self.kept}." if self.kept is not None else ""
+            raise SandboxError(f"{said}{kept}") from error
+        except BaseException:
+            self.down()
+            raise
 
 
 def keep_logs(folder: Path) -> Path:
@@ -40,8 +71,3 @@ def keep_logs(folder: Path) -> Path:
             except OSError:
                 continue  # a full disk may be what failed
     return kept
-
-
-def with_logs(error: SandboxError, kept: Path | None) -> SandboxError:
-    """The same failure, that also says where the logs are."""
-    return error if kept is None else SandboxError(f"{error}\nThe logs are kept in {kept}.")

@@ -44,9 +44,7 @@ def read_points(path: Path) -> list[TrainingPoint]:
     for line in lines:
         try:
             row = json.loads(line)
-            point = TrainingPoint(
-                int(row["attempt"]), int(row["step"]), float(row["loss"]), float(row["at"])
-            )
+            point = TrainingPoint(int(row["attempt"]), int(row["step"]), float(row["loss"]), float(row["at"]))
         except (ValueError, KeyError, TypeError):
             continue
         if math.isfinite(point.loss):
@@ -122,7 +120,9 @@ def png(points: Sequence[TrainingPoint], breaks: Breaks, path: Path) -> None:
     over_time.set_xlabel("seconds since the first step")
     over_time.set_title(f"{breaks.what}: the training goes on after {end - breaks.at:.1f} s")
     if resumed:
-        over_steps.axvline(breaks.resume_step, color="C2", linewidth=1.2, linestyle=":", label=_resumed(breaks))
+        over_steps.axvline(
+            breaks.resume_step, color="C2", linewidth=1.2, linestyle=":", label=_resumed(breaks)
+        )
     over_steps.set_xlabel("optimizer step")
     for axes in (over_time, over_steps):
         axes.set_ylabel("loss")

@@ -23,7 +23,8 @@ class RankServerProcess:
         self._ready = False
 
     def start(self) -> None:
-        """Start it and return at once; it needs seconds to load PyTorch."""
+        """Start it, or start it again after it died, and return at once: it needs seconds to load PyTorch."""
+        self.stop()
         self._ready = False
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(

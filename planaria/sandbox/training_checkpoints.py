@@ -1,5 +1,6 @@
 """Checkpoints of the training job with torch.distributed.checkpoint (DCP), seen from one rank."""
 
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from planaria.sandbox.job_folder import JobFolder, RankExit, read_json, write_js
 from planaria.sandbox.job_recipe import RankRequest
 from planaria.sandbox.saved_steps import Lineage, SavedState
 from planaria.sandbox.training_state import TrainingState
+
+_LITTLE_ROOM = 1 << 20
 
 
 class Stopped(Exception):
@@ -122,10 +125,7 @@ class Checkpoints:
                 with peers_needed():
                     save(self._state.tensors(), storage_writer=FileSystemWriter(scratch, thread_count=1))
             except CheckpointException as error:
-                if self._leads:
-                    saved_steps.remove(scratch)  # on a full disk what was half written is in the way
-                sentence = f"The checkpoint of step {step} failed: {_cause(error)}"
-                raise Stopped(RankExit.FAILED, sentence) from error
+                raise self._failed(scratch, error) from error
             if self._leads:
                 self._commit(wanted)
         if self._leads:
@@ -136,6 +136,16 @@ class Checkpoints:
                 + (f"{seconds:.3f} s." if needed.item() else "it is there already.")
             )
         self._parent = step
+
+    def _failed(self, scratch: Path, error: CheckpointException) -> Stopped:
+        what = f"The checkpoint of step {self._state.step} failed"
+        if not self._leads:
+            return Stopped(RankExit.FAILED, f"{what}; the log of rank 0 says why.")
+        # PyTorch's own words for a full disk are "unexpected pos 704 vs 598".
+        full = shutil.disk_usage(self._folder.root).free < _LITTLE_ROOM
+        saved_steps.remove(scratch)  # nobody can use it, and on a full disk it is in the way
+        cause = f"no space is left in {self._folder.root}." if full else _cause(error)
+        return Stopped(RankExit.FAILED, f"{what}: {cause}")
 
     def _prepare(self, scratch: Path) -> bool:
         """False when an earlier attempt has saved this step: the bits would be the same."""

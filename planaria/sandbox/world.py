@@ -135,16 +135,22 @@ class World:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump(asdict(config), file)
         command = [sys.executable, "-m", "planaria.sandbox.head", "--config", str(path)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        self._head = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=environment, start_new_session=True,
-        )
+        complaints = self.folder / "head.err"
+        with complaints.open("w") as errors:
+            self._head = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                start_new_session=True,
+            )
         assert self._head.stdout is not None
-        line = self._head.stdout.readline()
+        with self._head.stdout as output:
+            line = output.readline()
         if not line:
-            assert self._head.stderr is not None
-            raise SandboxError(f"The sandbox's head did not start: {self._head.stderr.read().strip()[-500:]}")
+            raise SandboxError(f"The sandbox's head did not start: {complaints.read_text().strip()[-500:]}")
         self._head_url = json.loads(line)["url"]
 
     def _deploy(self) -> None:

@@ -177,7 +177,10 @@ def test_a_node_says_what_it_is(world: World, job: str) -> None:
 
 
 def test_isolate_is_a_set_and_the_newest_reason_counts(world: World) -> None:
-    assert ask(world, ports.Isolate((A, "demo-9"), MARK)) == {A: "ISOLATED", "demo-9": "UNKNOWN: no node demo-9"}
+    assert ask(world, ports.Isolate((A, "demo-9"), MARK)) == {
+        A: "ISOLATED",
+        "demo-9": "UNKNOWN: no node demo-9",
+    }
     assert ask(world, ports.Isolate((A,), MARK)) == {A: "ISOLATED"}
     assert state(world, A) == "DRAINED"
     assert ask(world, ports.Isolate((A,), "planaria s-2")) == {A: "ISOLATED"}

@@ -11,8 +11,8 @@ import pytest
 
 import app
 from infra import assets, functions
-from tests.infra.conftest import DEMO, Variant, context
 from planaria.recipes import ClusterFile
+from tests.infra.conftest import DEMO, Variant
 
 CONTRACT = {
     "PLANARIA_CLUSTER",
@@ -134,7 +134,11 @@ def test_every_lambda_imports_with_boto3_layer_and_asset_alone(
     site = Path(boto3.__file__).parent.parent
     for package in ("boto3", "botocore", "s3transfer", "dateutil", "urllib3", "jmespath", "six.py"):
         (tmp_path / package).symlink_to(site / package)
-    script = "import importlib, sys\nfor n in sys.argv[1:]: assert callable(importlib.import_module(f'lambdas.{n}').handler)"
+    script = """
+import importlib, sys
+for name in sys.argv[1:]:
+    assert callable(importlib.import_module(f"lambdas.{name}").handler), name
+"""
     path = os.pathsep.join(str(folder) for folder in (code, layer / "python", tmp_path))
     done = subprocess.run(
         [sys.executable, "-S", "-B", "-c", script, *functions.NAMES],

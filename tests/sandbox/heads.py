@@ -13,13 +13,12 @@ from planaria.sandbox.emulator import Emulator
 from planaria.sandbox.head import HeadConfig
 
 FAKE_RANKS = (sys.executable, str(Path(__file__).with_name("fake_ranks.py")))
-BUS = "planaria-demo"
 
 
-def config(folder: Path, endpoint: str, **more: Any) -> HeadConfig:
+def config(folder: Path, endpoint: str, cluster: str = "demo", **more: Any) -> HeadConfig:
     """A head for tests: fast boots, ranks without torch."""
     settings = {"boot_seconds": 0.5, "notice_seconds": 1.0, "rank_command": FAKE_RANKS, **more}
-    return HeadConfig(folder=str(folder), cluster="demo", endpoint=endpoint, **settings)
+    return HeadConfig(folder=str(folder), cluster=cluster, endpoint=endpoint, **settings)
 
 
 def eventually(look: Callable[[], Any], seconds: float = 15.0, what: str = "") -> Any:
@@ -41,9 +40,9 @@ def done(poll: Callable[[str], Answer], ticket: str) -> dict[str, Any]:
     return dict(answer.value)
 
 
-def launch(emulator: Emulator, name: str, **more: str) -> str:
-    """A new instance of the cluster `demo`; `more` are further tags. -> its id."""
-    marks = {tags.CLUSTER: "demo", tags.NAME: name, **more}
+def launch(emulator: Emulator, name: str, cluster: str = "demo", **more: str) -> str:
+    """A new instance of the cluster; `more` are further tags. -> its id."""
+    marks = {tags.CLUSTER: cluster, tags.NAME: name, **more}
     answer = emulator.client("ec2").run_instances(
         ImageId="ami-0abcdef1234567890",
         InstanceType="p5.48xlarge",
@@ -57,18 +56,18 @@ def launch(emulator: Emulator, name: str, **more: str) -> str:
 
 
 class Mailbox:
-    """Every event on Planaria's bus, by way of a rule and a queue."""
+    """Every event on a cluster's bus, by way of a rule and a queue."""
 
-    def __init__(self, emulator: Emulator) -> None:
+    def __init__(self, emulator: Emulator, cluster: str) -> None:
         bus, self._queues = emulator.client("events"), emulator.client("sqs")
-        bus.create_event_bus(Name=BUS)
-        self._url = self._queues.create_queue(QueueName="all-events")["QueueUrl"]
+        name = f"planaria-{cluster}"
+        bus.create_event_bus(Name=name)
+        self._url = self._queues.create_queue(QueueName=f"{name}-all")["QueueUrl"]
         facts = self._queues.get_queue_attributes(QueueUrl=self._url, AttributeNames=["QueueArn"])
-        bus.put_rule(
-            Name="all", EventBusName=BUS, EventPattern=json.dumps({"source": [{"prefix": "planaria"}]})
-        )
+        pattern = json.dumps({"source": [{"prefix": "planaria"}]})
+        bus.put_rule(Name="all", EventBusName=name, EventPattern=pattern)
         target = {"Id": "queue", "Arn": facts["Attributes"]["QueueArn"]}
-        bus.put_targets(Rule="all", EventBusName=BUS, Targets=[target])
+        bus.put_targets(Rule="all", EventBusName=name, Targets=[target])
         self.events: list[dict[str, Any]] = []
 
     def read(self) -> list[dict[str, Any]]:
@@ -84,15 +83,11 @@ class Mailbox:
 
     def find(self, detail_type: str, **detail: Any) -> list[dict[str, Any]]:
         """Events of this type whose detail holds these values (an underscore in a name means a dash, too)."""
-        return [
-            event
-            for event in self.read()
-            if event["detail-type"] == detail_type
-            and all(
-                event["detail"].get(k, event["detail"].get(k.replace("_", "-"))) == v
-                for k, v in detail.items()
-            )
-        ]
+
+        def fits(found: dict[str, Any]) -> bool:
+            return all(found.get(k, found.get(k.replace("_", "-"))) == v for k, v in detail.items())
+
+        return [e for e in self.read() if e["detail-type"] == detail_type and fits(e["detail"])]
 
     def wait(self, detail_type: str, seconds: float = 15.0, **detail: Any) -> dict[str, Any]:
         what = f"{detail_type} {detail}"

@@ -33,13 +33,12 @@ RECIPE = {"name": "gpt", "nodes": 2, "training": {"steps": 9}}
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Head, list[str]]]:
+def shared(
+    tmp_path_factory: pytest.TempPathFactory, one_emulator: Emulator
+) -> Iterator[tuple[Head, list[str]]]:
     """A head with two nodes and the job `gpt` on them, for tests that leave them as they were."""
-    from planaria.sandbox import emulator as emulators
-
-    folder = tmp_path_factory.mktemp("shared")
-    with emulators.start(folder / "emulator") as emulator, Head(config(folder, emulator.url)) as head:
-        nodes = [launch(emulator, f"demo-{n}") for n in (1, 2)]
+    with Head(config(tmp_path_factory.mktemp("shared"), one_emulator.url, "api")) as head:
+        nodes = [launch(one_emulator, f"demo-{n}", "api") for n in (1, 2)]
         client(head).post("/jobs/submit", {"job_id": "gpt", "recipe": RECIPE})
         eventually((head.jobs.folder("gpt").train_log).exists, what="the job trains")
         yield head, nodes
@@ -87,27 +86,43 @@ def test_a_wrong_token_is_refused_whatever_is_asked(head: Head, token: str) -> N
     [
         ("/scheduler/submit", b"{", "the body is not JSON"),
         ("/scheduler/submit", b"[]", "the body must be a JSON object"),
-        ("/scheduler/submit", b'{"verb": "delete"}', "unknown verb 'delete'; use one of" ),
+        ("/scheduler/submit", b'{"verb": "delete"}', "unknown verb 'delete': use one of"),
         ("/scheduler/submit", b'{"verb": "isolate", "nodes": ["a"]}', "isolate: reason is missing"),
-        ("/scheduler/submit", b'{"verb": "isolate", "nodes": "a", "reason": ""}', "isolate: nodes has a wrong value"),
+        (
+            "/scheduler/submit",
+            b'{"verb": "isolate", "nodes": "a", "reason": ""}',
+            "isolate: nodes has a wrong value",
+        ),
         ("/scheduler/submit", b'{"verb": "jobs_on", "nodes": [], "x": 1}', "jobs_on: unknown field x"),
-        ("/scheduler/submit", b'{"verb": "stop", "jobs": [], "signal": "BARK", "grace_seconds": 1}', "is no signal"),
+        (
+            "/scheduler/submit",
+            b'{"verb": "stop", "jobs": [], "signal": "BARK", "grace_seconds": 1}',
+            "is no signal",
+        ),
         ("/scheduler/poll", b"{}", "ticket must be a text"),
         ("/commands/submit", b'{"document": "x", "node_ids": 1}', "node_ids must be a list"),
         ("/commands/submit", b'{"document": "rm -rf", "node_ids": []}', "unknown document"),
         ("/commands/submit", b'{"document": "planaria-list-checkpoints", "node_ids": []}', "no job ''"),
         ("/jobs/submit", b'{"job_id": "../x", "recipe": {"name": "x"}}', "is no job id"),
-        ("/jobs/submit", b'{"job_id": "x", "recipe": {"name": "x", "nodes": 0}}', "job x: nodes must be at least 1"),
+        (
+            "/jobs/submit",
+            b'{"job_id": "x", "recipe": {"name": "x", "nodes": 0}}',
+            "job x: nodes must be at least 1",
+        ),
         ("/inject", b'{"fault": "fire", "node": "demo-1"}', "unknown fault 'fire'; known are"),
-        ("/inject", b'{"fault": "xid79", "node": "demo-9"}', "no node 'demo-9' runs; running are demo-1, demo-2"),
+        (
+            "/inject",
+            b'{"fault": "xid79", "node": "demo-9"}',
+            "no node 'demo-9' runs; running are demo-1, demo-2",
+        ),
         ("/inject", b'{"fault": "kernel-line", "node": "demo-1"}', "needs the text"),
         ("/inject", b'{"fault": "kill-rank", "node": "demo-1", "rank": 9}', "no such rank runs on demo-1"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_gets_one_sentence(head: Head, path: str, body: bytes, sentence: str) -> None:
     status, answer = request(head, path, body)
     assert status == 400
-    assert sentence in answer["error"].replace(": use", "; use")
+    assert sentence in answer["error"]
     assert "\n" not in answer["error"]
 
 
@@ -115,9 +130,8 @@ def test_an_unknown_path_a_long_body_and_a_defect(head: Head, monkeypatch: pytes
     assert request(head, "/nothing", None)[0] == 404
     assert request(head, "/status", b"{}")[0] == 404, "GET only"
     with socket.create_connection(("127.0.0.1", int(head.url.rpartition(":")[2]))) as raw:
-        raw.sendall(
-            f"POST /inject HTTP/1.0\r\n{TOKEN_HEADER}: {head.token}\r\nContent-Length: 99999999\r\n\r\n".encode()
-        )
+        lines = ("POST /inject HTTP/1.0", f"{TOKEN_HEADER}: {head.token}", "Content-Length: 99999999", "", "")
+        raw.sendall("\r\n".join(lines).encode())
         assert b" 400 " in raw.recv(4096)
     monkeypatch.setattr(head.state, "answer", lambda *_: 1 / 0)
     with pytest.raises(TransientError, match="500"):
@@ -219,10 +233,10 @@ def test_an_unknown_command_ticket_is_unknown(head: Head) -> None:
 # --- a head of one's own ---------------------------------------------------------------------------
 
 
-def test_a_restarted_head_continues(tmp_path: Path, emulator: Emulator) -> None:
-    settings = config(tmp_path, emulator.url)
+def test_a_restarted_head_continues(tmp_path: Path, one_emulator: Emulator, cluster: str) -> None:
+    settings = config(tmp_path, one_emulator.url, cluster)
     with Head(settings) as first:
-        launch(emulator, "demo-1")
+        launch(one_emulator, "demo-1", cluster)
         eventually(lambda: first.state.up)
         client(first).post("/jobs/submit", {"job_id": "gpt", "recipe": {**RECIPE, "nodes": 1}})
         eventually(first.jobs.folder("gpt").train_log.exists)
@@ -242,29 +256,56 @@ def test_a_restarted_head_continues(tmp_path: Path, emulator: Emulator) -> None:
         assert eventually(lambda: client(second).get("/status")["jobs"]["gpt"]["live_ranks"]) == [0]
 
 
-def test_two_heads_cannot_share_a_folder_or_a_port(tmp_path: Path, emulator: Emulator) -> None:
-    with Head(config(tmp_path / "one", emulator.url)) as first:
-        with pytest.raises(SandboxError, match="runs from .* already"):
-            Head(config(tmp_path / "one", emulator.url)).__enter__()
+def test_two_heads_cannot_share_a_folder_or_a_port(
+    tmp_path: Path, one_emulator: Emulator, cluster: str
+) -> None:
+    url = one_emulator.url
+    with Head(config(tmp_path / "one", url, cluster)) as first:
+        with pytest.raises(SandboxError, match=r"runs from .* already"):
+            Head(config(tmp_path / "one", url, cluster)).__enter__()
         port = int(first.url.rpartition(":")[2])
         with pytest.raises(SandboxError, match=f"Port {port} cannot be used"):
-            Head(config(tmp_path / "two", emulator.url, port=port))
-        assert client(first).get("/status")["cluster"] == "demo"
+            Head(config(tmp_path / "two", url, cluster, port=port))
+        assert client(first).get("/status")["cluster"] == cluster
 
 
-def start_head(folder: Path, emulator: Emulator) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+def test_a_folder_whose_name_is_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SandboxError, match="choose a shorter one with --dir"):
+        Head(config(tmp_path / ("x" * 100), "http://127.0.0.1:1"))
+
+
+def test_a_rank_server_that_dies_is_started_again_and_its_ranks_count_as_failed(
+    tmp_path: Path, one_emulator: Emulator, cluster: str
+) -> None:
+    with Head(config(tmp_path, one_emulator.url, cluster)) as head:
+        launch(one_emulator, "demo-1", cluster)
+        client(head).post("/jobs/submit", {"job_id": "gpt", "recipe": {**RECIPE, "nodes": 1}})
+        eventually(head.jobs.folder("gpt").train_log.exists)
+        old = head.jobs.ranks.pid
+        assert old is not None
+        os.kill(old, signal.SIGKILL)
+        eventually(lambda: head.state.jobs["gpt"].state == "FAILED")
+        scheduler = ProcessScheduler(head.url, head.token)
+        scheduler.submit(ports.Requeue("gpt", ("demo-1",), 2, -1))
+        eventually(lambda: '"attempt": 2' in head.jobs.folder("gpt").train_log.read_text())
+
+
+def start_head(
+    folder: Path, emulator: Emulator, cluster: str
+) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
     """A head in a process of its own, with two nodes that run a job. -> it and its status."""
     path = folder / "head-config.json"
-    path.write_text(json.dumps(dataclasses.asdict(config(folder / "sandbox", emulator.url))))
+    path.write_text(json.dumps(dataclasses.asdict(config(folder / "sandbox", emulator.url, cluster))))
     head = subprocess.Popen(
         [sys.executable, "-m", "planaria.sandbox.head", "--config", str(path)],
         env=child_environment(),
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
     assert head.stdout is not None
     assert json.loads(head.stdout.readline())["ready"]
     for name in ("demo-1", "demo-2"):
-        launch(emulator, name)
+        launch(emulator, name, cluster)
     made = json.loads((folder / "sandbox" / "head.json").read_text())
     api = HeadClient(made["url"], made["token"])
     api.post("/jobs/submit", {"job_id": "gpt", "recipe": RECIPE})
@@ -274,7 +315,7 @@ def start_head(folder: Path, emulator: Emulator) -> tuple[subprocess.Popen[bytes
 
 
 def children(folder: Path) -> list[int]:
-    """Every process whose environment or command line names this folder, and the groups of its nodes."""
+    """Every process whose command line names this folder."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) != os.getpid() and processes.started_at(int(entry)) is not None:
@@ -287,16 +328,19 @@ def children(folder: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL, 0])
 def test_nothing_lives_on_when_the_head_ends(
-    tmp_path: Path, emulator: Emulator, number: signal.Signals
+    tmp_path: Path, one_emulator: Emulator, cluster: str, number: int
 ) -> None:
-    head, status = start_head(tmp_path, emulator)
+    head, status = start_head(tmp_path, one_emulator, cluster)
     folder = tmp_path / "sandbox"
     groups = [node["pid"] for node in status["nodes"].values()]
     assert sum(len(processes.members(group)) for group in groups) == 4, "two agents and two ranks"
     before = set(os.listdir("/tmp"))
-    head.send_signal(number)
+    if number:
+        head.send_signal(number)
+    assert head.stdin is not None
+    head.stdin.close()
     code = head.wait(10)
     assert head.stdout is not None
     head.stdout.close()

@@ -63,6 +63,16 @@ def test_exit_codes_are_recorded(running: Cluster, tmp_path: Path) -> None:
     assert running.ask(verb="status")["ranks"] == []
 
 
+def test_an_exit_that_cannot_be_written_is_written_later(running: Cluster, folder: JobFolder) -> None:
+    running.start(folder, 1)
+    in_the_way = folder.rank_exit(1, 0)
+    in_the_way.mkdir()
+    running.ask(verb="stop", job_id="job-1")
+    within(2, "rank ended", lambda: running.ask(verb="status")["ranks"] == [])
+    in_the_way.rmdir()
+    assert running.ended(folder, 1) == [-signal.SIGKILL]
+
+
 def test_the_end_of_a_node_ends_its_ranks_alone(running: Cluster, folder: JobFolder) -> None:
     pids = running.start(folder, 2)
     running.replace(1)

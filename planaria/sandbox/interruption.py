@@ -1,14 +1,15 @@
 """Ctrl-C, SIGTERM and a closed terminal: one way out, in which nothing is left behind."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
@@ -24,7 +25,7 @@ def uninterrupted() -> Iterator[None]:
     yield from _with(signal.SIG_IGN)
 
 
-def _with(handler: signal._HANDLER) -> Iterator[None]:
+def _with(handler: Handler) -> Iterator[None]:
     before = {number: signal.signal(number, handler) for number in ENDING}
     try:
         yield

@@ -1,0 +1,5 @@
+import sys
+
+from planaria.cli import main
+
+sys.exit(main())
