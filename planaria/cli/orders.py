@@ -111,11 +111,13 @@ def _follow(target: Target, name: str, as_json: bool) -> None:
             stages.note(line)
 
         poll = POLL_SECONDS[target.head is not None]
-        seen = records.follow(target.gateways, name, FOLLOW_SECONDS, told, stages, poll)
+        seen = records.follow(
+            target.gateways, name, FOLLOW_SECONDS, told, lambda waits: stages(f"healing: {waits}"), poll
+        )
     if not seen.ended:
         raise TransientError(
-            f"incident {name} is still under way after {screen.span(FOLLOW_SECONDS)} ({seen.waits}); "
-            f"`planaria incident {name}` shows how it goes on"
+            f"incident {name} is still under way after {screen.span(FOLLOW_SECONDS)}, waiting until "
+            f"{seen.waits}; `planaria incident {name}` shows how it goes on"
         )
     if as_json:
         screen.emit(records.incident_document(seen.head, seen.steps))

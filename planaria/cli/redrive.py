@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ BATCH = 10
 HIDDEN_SECONDS = 120
 """How long a received message is hidden from others; longer than a batch takes."""
 
+WAIT_SECONDS = 1
 EMPTY_RECEIVES = 3
 """Receives without a message after which a queue counts as empty: SQS asks some of its servers only."""
 
@@ -76,9 +78,8 @@ def redrive(
         screen.console().print(screen.table(("DEAD-LETTER QUEUE", "MOVED", "LEFT"), rows))
     left = sum(c.failed for c in counts)
     if left:
-        raise PermanentError(
-            f"{left} messages could not be sent and are still in their dead-letter queue; run this again"
-        )
+        what = "1 message" if left == 1 else f"{left} messages"
+        raise PermanentError(f"{what} could not be sent and stay in the dead-letter queue; run this again")
 
 
 def move_all(
@@ -109,7 +110,7 @@ class _Mover:
             answer = self._sqs.get_queue_attributes(QueueUrl=source, AttributeNames=names)
         self._count.found = min(limit, int(answer["Attributes"][names[0]]))
         self._advance(self._count.queue, 0, self._count.found)
-        began, empty, seen = time.time(), 0, set[str]()
+        began, empty, seen = _server_time(answer), 0, set[str]()
         while empty < EMPTY_RECEIVES and len(seen) < limit:
             messages = self._receive(source, min(BATCH, limit - len(seen)))
             fresh = [m for m in messages if m["MessageId"] not in seen and _sent_at(m) <= began]
@@ -127,7 +128,7 @@ class _Mover:
                 QueueUrl=source,
                 MaxNumberOfMessages=most,
                 VisibilityTimeout=HIDDEN_SECONDS,
-                WaitTimeSeconds=1,
+                WaitTimeSeconds=WAIT_SECONDS,
                 AttributeNames=["SentTimestamp"],
                 MessageAttributeNames=["All"],
             )
@@ -173,6 +174,15 @@ class _Mover:
             with translated():
                 self._urls[name] = self._sqs.get_queue_url(QueueName=name)["QueueUrl"]
         return self._urls[name]
+
+
+def _server_time(answer: dict[str, Any]) -> float:
+    """The end of the second in which SQS answered, by its own clock: ours may be minutes off."""
+    date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
+    try:
+        return parsedate_to_datetime(date).timestamp() + 0.999
+    except ValueError:
+        return time.time()
 
 
 def _sent_at(message: dict[str, Any]) -> float:

@@ -112,13 +112,13 @@ class Stages:
 
     `stages("nodes ready: 2 of 4")` goes on with the stage of that name (what stands before the colon) or
     begins it, which ends the one before. On a terminal the present stage lives in the last line; elsewhere
-    each is one line when it begins.
+    each is one line when it begins, and one when it ends with other words.
     """
 
     def __init__(self, screen: Console) -> None:
         self._screen = screen
         self._live: Live | None = None
-        self._text = ""
+        self._text = self._printed = ""
         self._began = 0.0
         self._shown = time.monotonic()
 
@@ -128,7 +128,7 @@ class Stages:
             self._finish("[green]✓[/]")
             self._began = time.monotonic()
             if not self._screen.is_terminal:
-                self._screen.print(Text(f"[{time.monotonic() - self._shown:5.1f} s] {text}"), soft_wrap=True)
+                self._stamped(text)
         self._text = text
         if self._screen.is_terminal:
             self._show()
@@ -169,7 +169,13 @@ class Stages:
             line = Text.from_markup(mark) + Text(f" {self._text}")
             line.append(f"  {span(time.monotonic() - self._began)}", style="dim")
             self._screen.print(line, no_wrap=True, overflow="ellipsis")
-        self._text = ""
+        elif self._text != self._printed:
+            self._stamped(self._text)
+        self._text = self._printed = ""
+
+    def _stamped(self, text: str) -> None:
+        self._printed = text
+        self._screen.print(Text(f"[{time.monotonic() - self._shown:5.1f} s] {text}"), soft_wrap=True)
 
 
 class _Clock:

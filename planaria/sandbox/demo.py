@@ -73,6 +73,9 @@ class Watcher:
     broke: Callable[[str], None]
     step: Callable[[Row, Row], None]
 
+    def healing(self, waits: str) -> None:
+        self.stage(f"healing: {waits}")
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -216,11 +219,11 @@ class _Demo:
         self._watcher.broke(str(self._world.head().post("/inject", wish)["injected"]))
         name = self._find_incident(injected_at)
         seen = records.follow(
-            self._gateways, name, HEALING_SECONDS, self._watcher.step, self._watcher.stage, POLL_SECONDS
+            self._gateways, name, HEALING_SECONDS, self._watcher.step, self._watcher.healing, POLL_SECONDS
         )
         if not seen.ended:
             raise SandboxError(
-                f"Incident {name} did not end within {HEALING_SECONDS:.0f} s; it still waited: {seen.waits}."
+                f"Incident {name} did not end within {HEALING_SECONDS:.0f} s; it waited until {seen.waits}."
             )
         if seen.head["outcome"] != "HEALED":
             why = seen.head.get("outcome_reason") or "no reason was recorded"

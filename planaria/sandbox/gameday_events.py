@@ -38,7 +38,8 @@ class GameDayEvents:
         self._ending.set()
         with self._change:
             self._change.notify()
-        self._thread.join(5.0)
+        if self._thread.is_alive():
+            self._thread.join(5.0)
 
     def put(self, detail_type: str, detail: Mapping[str, Any], resources: Sequence[str] = ()) -> None:
         entry = {

@@ -258,7 +258,7 @@ def run(steps: Steps, command: list[str], source: str, environment: dict[str, st
     said: list[str] = []
     with LOG.open("a", encoding="utf-8") as log:
         print(f"$ {' '.join(command)}", file=log, flush=True)
-        process = subprocess.Popen(
+        with subprocess.Popen(
             command,
             cwd=str(ROOT),
             env=environment,
@@ -267,15 +267,14 @@ def run(steps: Steps, command: list[str], source: str, environment: dict[str, st
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             errors="replace",
-        )
-        assert process.stdout is not None
-        for line in process.stdout:
-            log.write(line)
-            said.append(line.rstrip())
-            doing = DOING.match(line)
-            if doing:
-                steps.now(f"{doing.group(1).lower()} {doing.group(2).rpartition('/')[2]}")
-        if process.wait() == 0:
+        ) as process:
+            for line in process.stdout or ():
+                log.write(line)
+                said.append(line.rstrip())
+                doing = DOING.match(line)
+                if doing:
+                    steps.now(f"{doing.group(1).lower()} {doing.group(2).rpartition('/')[2]}")
+        if process.returncode == 0:
             return
     text = "\n".join(said)
     if "No space left on device" in text or "ENOSPC" in text:

@@ -80,7 +80,7 @@ def terminal(points: Sequence[TrainingPoint], breaks: Breaks, width: int, height
         marker = plotext.marker("braille", pixel=colour)
         signal = figure.signal([p.at - begin for p in each], [p.loss for p in each], marker=marker)
         figure.draw(signal.lines())
-    room = (end - begin) / width
+    room = 1.5 * (end - begin) / width
     resumed = next((each[0] for each in list(attempts(points).values())[1:]), None)
     notes = [(breaks.at - begin, high, breaks.what, "red+")]
     if resumed is not None:

@@ -24,8 +24,10 @@ MARK = "planaria s-1"
 class World(Protocol):
     """A cluster of three idle nodes and what happens to it."""
 
-    scheduler: ports.Scheduler
     node_ids: dict[str, str]
+
+    @property
+    def scheduler(self) -> ports.Scheduler: ...
 
     def add_job(self, job_id: str, nodes: int, stubborn: bool = False) -> None:
         """Submit a job that ignores SIGTERM or not, and wait until its ranks run."""
@@ -116,7 +118,7 @@ class HeadWorld:
             live = list(self.head.state.jobs)
         for job_id in live:
             self.scheduler.submit(ports.Stop((job_id,), "KILL", 0.0))
-            eventually(lambda job_id=job_id: not self.live_ranks(job_id))
+        eventually(lambda: not any(self.live_ranks(job_id) for job_id in live))
         with self.head.lock:
             state: ClusterState = self.head.state
             state.jobs.clear()

@@ -90,15 +90,16 @@ class Bench:
     def timeline(self, incident: str) -> dict[str, float]:
         return {row["step"]: float(row["at"]) for row in self.gw.ledger.incident(incident)[1]}
 
-    def resumed(self, job: str, number: int, seconds: float = 60.0) -> Row:
-        """The job's row once resume `number` has ended well."""
+    def resumed(self, job: str, since: int, seconds: float = 60.0) -> Row:
+        """The job's row once a resume after attempt `since` has ended well. A number may be skipped: a
+        resume that a rank's exit opened stands down when a node fault arrives."""
 
         def over() -> Row | None:
             row = self.gw.jobs.job(job) or {}
-            done = row.get("resume_number") == number and row.get("resume_phase") == "HEALED"
-            return row if done else None
+            done = row.get("resume_number", 0) > since and row.get("resume_phase") == "HEALED"
+            return row if done and not row["pending"] else None
 
-        return dict(self.until(f"resume {number} of {job}", over, seconds))
+        return dict(self.until(f"resume of {job} after attempt {since}", over, seconds))
 
     def instances(self) -> list[str]:
         """Instances of the cluster that have not ended."""

@@ -45,9 +45,9 @@ def test_xid_79_heals_and_the_weights_are_those_of_the_undisturbed_run(bench: Be
     final = bench.final("disturbed")
     assert final["weights_sha256"] == expected["weights_sha256"]
     assert final["step"] == expected["step"] == 60
-    job = bench.resumed("disturbed", 2)
+    job = bench.resumed("disturbed", 1)
     assert job["resume_step"] >= 20
-    first = next(step for step in bench.steps("disturbed") if step["attempt"] == 2)
+    first = next(step for step in bench.steps("disturbed") if step["attempt"] == job["attempt"])
     assert first["step"] == job["resume_step"] + 1
     timeline = bench.timeline(row["incident_id"])
     order = ("detected", "triaged", "begun", "isolated", "node_ready", "node_joined", "job_resumed", "first_new_step")
@@ -63,7 +63,7 @@ def test_a_spot_notice_saves_a_checkpoint_before_the_node_goes(bench: Bench, job
     assert row["fault"]["kind"] == "spot_interruption"
     _, steps = bench.gw.ledger.incident(row["incident_id"])
     saved = next(step for step in steps if step["step"] == "checkpoint_saved")
-    after = bench.resumed(job, int(before["attempt"]) + 1)
+    after = bench.resumed(job, int(before["attempt"]))
     assert after["resume_step"] == saved["checkpoint_step"]
     last = max(s["step"] for s in bench.steps(job) if s["attempt"] == before["attempt"])
     assert last - after["resume_step"] <= 3, "the emergency checkpoint is at the last steps"
@@ -75,7 +75,7 @@ def test_an_instance_terminated_without_warning(bench: Bench, job: str) -> None:
     bench.inject("terminate", "e2e-1")
     row = bench.incident(node)
     assert row["rule"] == "instance-terminated"
-    bench.resumed(job, int(before["attempt"]) + 1)
+    bench.resumed(job, int(before["attempt"]))
     healthy(bench)
 
 
@@ -85,7 +85,7 @@ def test_a_replacement_started_by_hand_in_the_console(bench: Bench, job: str) ->
     arn, _ = bench.gw.workflows.start("heal_node", "by-hand-1", document)
     row = bench.incident(node)
     assert (row["rule"], row["reason"], row["execution_arn"]) == ("console", "GPU 3 is slow", arn)
-    after = bench.resumed(job, int(before["attempt"]) + 1)
+    after = bench.resumed(job, int(before["attempt"]))
     last = max(s["step"] for s in bench.steps(job) if s["attempt"] == before["attempt"])
     assert last - after["resume_step"] <= 3, "a node that works saves a checkpoint first"
     healthy(bench)
@@ -95,13 +95,12 @@ def test_a_process_crash_resumes_the_job_and_touches_no_node(bench: Bench, job: 
     before = bench.gw.jobs.job(job) or {}
     nodes, incidents = sorted(bench.instances()), len(bench.gw.ledger.incidents())
     bench.inject("kill-rank", "e2e-2")
-    number = int(before["attempt"]) + 1
-    after = bench.resumed(job, number)
+    after = bench.resumed(job, int(before["attempt"]))
     assert after["nodes"] == before["nodes"]
     assert sorted(bench.instances()) == nodes
     own = bench.gw.ledger.incidents()
     assert len(own) == incidents + 1
-    head, steps = bench.gw.ledger.incident(f"resume-{job}-{number}")
+    head, steps = bench.gw.ledger.incident(f"resume-{job}-{after['resume_number']}")
     assert head is not None
     assert (head["node_id"], head["rule"]) == (None, "job-exit")
     assert {"job_resumed", "first_new_step"} <= {step["step"] for step in steps}
@@ -127,7 +126,7 @@ def test_the_same_event_five_times_at_once_and_later_is_one_incident(bench: Benc
     entry = {"Source": "planaria.gameday", "DetailType": event["detail-type"], "Detail": detail}
     bench.world.emulator.client("events").put_events(Entries=[{**entry, "EventBusName": "planaria-e2e"}] * 2)
     row = bench.incident(node)
-    bench.resumed(job, int(before["attempt"]) + 1)
+    bench.resumed(job, int(before["attempt"]))
     sqs.send_message(QueueUrl=url, MessageBody=json.dumps(event))  # and once more, when all is over
     bench.until("empty queue", lambda: bench.queue_depth("urgent") == 0)
     assert [r["incident_id"] for r in bench.incidents_of(node)] == [row["incident_id"]]
@@ -145,7 +144,7 @@ def test_triage_killed_between_claim_and_start_ends_well(bench: Bench, job: str)
     row = bench.incident(node, seconds=120)
     assert row["incident_id"] == incident_id(node, claimed["session"])
     assert float(row["closed_at"]) - now < 120
-    bench.resumed(job, int(before["attempt"]) + 1)
+    bench.resumed(job, int(before["attempt"]))
     healthy(bench)
 
 
@@ -163,7 +162,7 @@ def test_an_execution_stopped_in_the_middle_is_restarted_and_launches_nothing_tw
     row = bench.incident(node, seconds=120)
     assert float(row["closed_at"]) - at < 120
     assert row["execution_arn"] != arn
-    bench.resumed(job, int(before["attempt"]) + 1)
+    bench.resumed(job, int(before["attempt"]))
     assert set(bench.instances()) - replacements == {row["replacement_id"]}
     healthy(bench)
 

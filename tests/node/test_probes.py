@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from planaria.node.kernel_log_probe import REPEAT_SECONDS, KernelLogProbe
+from planaria.node.probe import Probe
 from planaria.node.rank_probe import RankProbe
 from planaria.node.spot_probe import SpotProbe
 
@@ -216,7 +217,7 @@ def test_polls_are_cheap(jobs: Path) -> None:
     Job(jobs, "gpt", [ME] * 8)
     log = jobs.parent / "kernel.log"
     log.touch()
-    probes = [probe_of(jobs), KernelLogProbe(log), SpotProbe(jobs.parent / "imds.json")]
+    probes: list[Probe] = [probe_of(jobs), KernelLogProbe(log), SpotProbe(jobs.parent / "imds.json")]
     time.sleep(0.15)
     started = time.process_time()
     for _ in range(1000):

@@ -371,3 +371,10 @@ def test_a_broken_configuration_is_one_sentence(tmp_path: Path, text: str, sente
     assert run.returncode == 2
     assert sentence in run.stderr
     assert run.stderr.count("\n") == 1
+
+
+def test_files_of_another_version_are_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "nodes.json").write_text('{"demo-1": {"colour": "red"}}')
+    with pytest.raises(InvalidInput, match="files of another version"):
+        Head(config(tmp_path, "http://127.0.0.1:1")).__enter__()
+    assert children(tmp_path) == []

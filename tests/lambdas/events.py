@@ -1,0 +1,77 @@
+"""Events as AWS, the agents and the sandbox send them, as the text of an SQS message."""
+
+import itertools
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+_ids = itertools.count(1)
+
+
+def event(source: str, detail_type: str, detail: dict[str, Any], at: float, identity: str = "") -> str:
+    return json.dumps(
+        {
+            "version": "0",
+            "id": identity or f"event-{next(_ids)}",
+            "detail-type": detail_type,
+            "source": source,
+            "account": "111122223333",
+            # AWS cuts times to whole seconds.
+            "time": datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "region": "us-east-1",
+            "resources": [],
+            "detail": detail,
+        }
+    )
+
+
+def agent(node: str, detail_type: str, at: float, **detail: Any) -> str:
+    body = {"version": 1, "instance_id": node, "boot_id": "b", "seq": 1, "time": at, **detail}
+    return event(f"planaria.node/AROA:{node}", detail_type, body, at)
+
+
+def xid(node: str, code: int, at: float) -> str:
+    message = f"NVRM: Xid (PCI:0000:b3:00.0): {code}, pid=1, GPU has fallen off the bus."
+    return agent(node, "Planaria Node Signal", at, kind="xid", code=str(code), message=message, count=1)
+
+
+def ready(node: str, at: float, name: str, address: str, passed: bool = True, reason: str = "") -> str:
+    check = {"passed": passed, "reason": reason}
+    return agent(node, "Planaria Node Ready", at, name=name, address=address, check=check)
+
+
+def job_exit(node: str, job: str, attempt: int, rank: int, code: int, at: float) -> str:
+    detail = {"job_id": job, "attempt": attempt, "rank": rank, "event": "exit", "exit_code": code}
+    return agent(node, "Planaria Job Signal", at, **detail)
+
+
+def job_step(node: str, job: str, attempt: int, step: int, at: float) -> str:
+    detail = {"job_id": job, "attempt": attempt, "rank": 0, "event": "step", "step": step, "loss": 2.5}
+    return agent(node, "Planaria Job Signal", at, **detail)
+
+
+def spot(node: str, at: float, identity: str = "") -> str:
+    detail = {"instance-id": node, "instance-action": "terminate"}
+    return event("aws.ec2", "EC2 Spot Instance Interruption Warning", detail, at, identity)
+
+
+def state(node: str, word: str, at: float) -> str:
+    detail = {"instance-id": node, "state": word}
+    return event("aws.ec2", "EC2 Instance State-change Notification", detail, at)
+
+
+def hyperpod(node: str, status: str, reason: str, repair: str, at: float) -> str:
+    summary = {
+        "HealthStatus": status, "HealthStatusReason": reason, "RepairAction": repair, "Recommendation": "",
+    }  # fmt: skip
+    detail = {"ClusterName": "c", "InstanceId": node, "HealthSummary": summary}
+    return event("aws.sagemaker", "SageMaker HyperPod Cluster Node Health Event", detail, at)
+
+
+def retirement(node: str, at: float) -> str:
+    """What sweep finds in EC2's scheduled events: a planned end."""
+    detail = {
+        "version": 1, "instance_id": node, "kind": "scheduled_event", "code": "instance-retirement",
+        "time": at, "starts_at": at + 86_400, "description": "retirement",
+    }  # fmt: skip
+    return event("planaria.sweep", "Planaria Sweep Finding", detail, at)
