@@ -87,7 +87,8 @@ def _check_allowed(gw: Gateways, order: console.NodeOrder, row: Row) -> None:
         job = gw.jobs.job(row["job_id"])
         if job and job.get("state") in ("RUNNING", "STOPPED") and node in job["nodes"].values():
             raise PermanentError(
-                f"{node} runs job {row['job_id']}, which needs it; replace the node instead, or stop the job first"
+                f"{node} runs job {row['job_id']}, which needs it; replace the node instead, "
+                "or stop the job first"
             )
     if order.verb == "launch" and not (row.get("isolation") or plans.is_gone(row)):
         raise PermanentError(

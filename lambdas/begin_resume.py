@@ -57,6 +57,7 @@ def _over_budget(gw: Gateways, job: Row) -> str:
     if len(recent) <= policy.max_resumes:
         return ""
     return (
-        f"job {job['job_id']} was resumed {len(recent) - 1} times within {policy.resume_window_seconds:.0f} s "
+        f"job {job['job_id']} was resumed {len(recent) - 1} times within "
+        f"{policy.resume_window_seconds:.0f} s "
         f"(policy.max_resumes is {policy.max_resumes}); a person must look at it"
     )

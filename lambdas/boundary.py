@@ -30,7 +30,7 @@ def task(function: Callable[[Event, Gateways], Fields]) -> Callable[[Event, obje
     def handler(event: Event, context: object) -> Fields:
         answer = _run(function, event)
         logger.info(
-            f"{function.__module__}: {answer['result']}",
+            answer["result"],
             extra={"reason": answer["reason"], "subject": _subject(event)},
         )
         return answer

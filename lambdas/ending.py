@@ -19,7 +19,8 @@ def escalate(gw: Gateways, incident: Mapping[str, Any], row: Row, reason: str) -
     state = "is isolated by Planaria" if row.get("isolation") else "is NOT isolated by Planaria"
     gw.notices.publish(
         f"Planaria {gw.cluster.name}: incident {incident['incident_id']} needs you",
-        f"Incident {incident['incident_id']} on node {incident['node_id']} ({incident['name']}) ended ESCALATED.\n"
+        f"Incident {incident['incident_id']} on node {incident['node_id']} ({incident['name']}) "
+        "ended ESCALATED.\n"
         f"Why: {reason}\n"
         f"The node {state}. Job: {incident['job_id'] or 'none'}.\n"
         f"Look: planaria incident {incident['incident_id']}\n"

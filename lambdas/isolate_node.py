@@ -6,9 +6,9 @@ Each call does what is still open and answers WAIT until all is done.
 from typing import Any
 
 from lambdas.boundary import Event, Fields, ask_scheduler, task
+from planaria.core import plans
 from planaria.core.errors import PermanentError, TransientError, Waiting
 from planaria.core.incident import Step
-from planaria.core.plans import is_gone
 from planaria.core.ports import AnswerState, Isolate, JobsOn, Lost, Stop
 from planaria.core.table import Row
 from planaria.wiring import Gateways
@@ -21,7 +21,7 @@ GRACE_SECONDS = 2.0
 def handler(event: Event, gw: Gateways) -> Fields:
     incident = event["incident"]
     row = gw.ledger.enter(incident["node_id"], int(incident["session"]))
-    if not row.get("isolation"):
+    if not plans.isolated_by(row, incident["mark"]):
         row = _isolate(event, gw, row)
     _await_checkpoint(event, gw, row)
     _empty(event, gw)
@@ -31,7 +31,7 @@ def handler(event: Event, gw: Gateways) -> Fields:
 def _isolate(event: Event, gw: Gateways, row: Row) -> Row:
     incident = event["incident"]
     name, mark = incident["name"], incident["mark"]
-    request = (Lost if is_gone(row) else Isolate)((name,), mark)
+    request = (Lost if plans.is_gone(row) else Isolate)((name,), mark)
     word = str(ask_scheduler(gw, event, "isolate", request).get(name, "UNKNOWN: no answer for this node"))
     if word.startswith("FOREIGN"):
         raise PermanentError(

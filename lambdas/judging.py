@@ -23,11 +23,11 @@ INLINE_BYTES = 4096
 
 def judge_text(gw: Gateways, text: str) -> list[dict[str, Any]]:
     """The outcomes of one event, one per affected node."""
-    outcomes = []
-    for signal in parsers.parse_text(text):
-        for one in affected(signal, _members(gw, signal)):
-            outcomes.append(_judge_signal(gw, one, text))
-    return outcomes
+    return [
+        _judge_signal(gw, one, text)
+        for signal in parsers.parse_text(text)
+        for one in affected(signal, _members(gw, signal))
+    ]
 
 
 def _members(gw: Gateways, signal: Signal) -> list[NodeView]:
@@ -107,10 +107,8 @@ def _act(gw: Gateways, signal: Signal, judgement: Judgement, row: Row, text: str
 
 def _said(signal: Signal, judgement: Judgement, row: Row) -> dict[Any, Any]:
     """EC2's own word about the instance; a state never goes back from gone."""
-    if (
-        signal.kind is not Kind.STATE_CHANGE
-        or (judgement.outcome is Outcome.STALE
-        and not judgement.tells_gone)
+    if signal.kind is not Kind.STATE_CHANGE or (
+        judgement.outcome is Outcome.STALE and not judgement.tells_gone
     ):
         return {}
     if row.get("gone"):

@@ -51,7 +51,7 @@ def _launch(incident: Event, gw: Gateways, row: Row, group: NodeGroup) -> Row:
             if alive:
                 instance = alive[0]
             elif found:
-                # The token's instance has ended: EC2 answers this token with it for ever. A new try, a new token.
+                # The token's instance has ended, and EC2 answers this token with it for ever: a new one.
                 raise CapacityError(f"the instance of launch {token} has ended")
             else:
                 instance = gw.fleet.launch(_request(incident, row, group, offering, token))

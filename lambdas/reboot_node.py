@@ -3,6 +3,7 @@
 from lambdas.boundary import Event, Fields, task
 from planaria.core.errors import PermanentError
 from planaria.core.incident import Step
+from planaria.core.plans import isolated_by
 from planaria.wiring import Gateways
 
 
@@ -11,7 +12,7 @@ def handler(event: Event, gw: Gateways) -> Fields:
     incident = event["incident"]
     node, session = incident["node_id"], int(incident["session"])
     row = gw.ledger.enter(node, session)
-    if not row.get("isolation"):
+    if not isolated_by(row, incident["mark"]):
         raise PermanentError(f"{node} is not isolated by this incident; it is not rebooted")
     sent_at = float(row.get("reboot_sent_at", 0.0))
     if sent_at <= float(row["opened_at"]):

@@ -4,6 +4,7 @@ replacement that is no longer wanted."""
 from lambdas.boundary import Event, Fields, task
 from planaria.core.errors import PermanentError
 from planaria.core.incident import Step
+from planaria.core.plans import isolated_by
 from planaria.wiring import Gateways
 
 
@@ -20,11 +21,9 @@ def handler(event: Event, gw: Gateways) -> Fields:
         gw.ledger.note_node(target, {"acts": {"terminate": now}})
         gw.fleet.terminate(target)
         return {}
-    if not row.get("isolation"):
+    if not isolated_by(row, incident["mark"]):
         raise PermanentError(f"{node} is not isolated by this incident; it is not terminated")
-    if not row.get("gone"):
-        gw.ledger.act(node, session, row, "terminate", now)
-        gw.fleet.terminate(node)
-    gw.ledger.write(node, session, sets={"retired": True})
+    gw.ledger.act(node, session, row, "terminate", now)
+    gw.fleet.terminate(node)
     gw.ledger.step(incident["incident_id"], Step.RETIRED, now)
     return {}

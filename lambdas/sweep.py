@@ -84,7 +84,7 @@ def _jobs(gw: Gateways, jobs: list[Row]) -> int:
 
 
 def _settle_ended(gw: Gateways, job: Row) -> Row:
-    """Every incident removes its node from `pending` whatever its outcome, also when it died before it could."""
+    """Every incident takes its node off `pending`, also one that died before it could."""
     for node, name in dict(job.get("pending", {})).items():
         head, _ = gw.ledger.incident(name)
         if head is None or "outcome" not in head:

@@ -24,7 +24,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[st
         try:
             for outcome in judging.judge_text(gw, record["body"]):
                 logger.info("judged", extra=outcome)
-        except Exception as error:  # every failure means the same: this record again, the others not
+        except Exception as error:  # noqa: BLE001  any failure means: this record again, the others not
             logger.exception("a record could not be judged now", extra={"error": type(error).__name__})
             _soon(gw, record)
             failed.append({"itemIdentifier": record["messageId"]})

@@ -50,7 +50,8 @@ def node_order(machine: str, document: object) -> NodeOrder:
     verb = fields.get("action", next(iter(verbs)) if len(verbs) == 1 else None)
     if verb not in verbs:
         raise InvalidInput(
-            f"action must be one of {', '.join(sorted(verbs))}, got {verb!r:.40}; a right document is {example}"
+            f"action must be one of {', '.join(sorted(verbs))}, got {verb!r:.40}; "
+            f"a right document is {example}"
         )
     return NodeOrder(node, str(verb), verbs[str(verb)], _reason(fields, example))
 

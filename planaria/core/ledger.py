@@ -5,19 +5,16 @@ step of the claim protocol is one conditional write on one row. One row per sess
 (`INCIDENT#<id>`, `INCIDENT`) never expires; its timeline (`STEP#<step>`) and the events' outcomes do.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from planaria.core.errors import Fenced
-from planaria.core.incident import ACTIVE, Phase, Step, execution_name, incident_id, next_session
+from planaria.core.event_rows import EventRows
+from planaria.core.incident import ACTIVE, Phase, execution_name, next_session
+from planaria.core.incident_rows import IncidentRows
 from planaria.core.ports import Table
 from planaria.core.table import Changes, Condition, Conflict, Path, Row, equals, missing, one_of
-
-EVENT_DAYS = 30
-TIMELINE_DAYS = 400
-DAY = 86_400.0
 
 # What belongs to one session and must not leak into the next fresh one.
 SESSION_ATTRIBUTES = (
@@ -26,7 +23,6 @@ SESSION_ATTRIBUTES = (
     "execution_arn",
     "checkpoint",
     "replacement_id",
-    "job_id_at_claim",
     "outcome_reason",
 )
 
@@ -49,14 +45,14 @@ class Claim:
     facts: Changes = field(default_factory=dict)
 
 
-class Ledger:
+class Ledger(IncidentRows, EventRows):
     def __init__(self, table: Table) -> None:
         self.table = table
 
     # --- nodes -----------------------------------------------------------------------------------
 
     def node(self, node: str) -> Row | None:
-        return self.table.get(f"NODE#{node}", "NODE")
+        return self.table.get(*_key(node))
 
     def nodes(self) -> list[Row]:
         return self.table.listing("NODE")
@@ -64,7 +60,7 @@ class Ledger:
     def note_node(self, node: str, facts: Changes, when: Condition | None = None) -> Row:
         """Write facts that belong to no session (what EC2 or the agent says)."""
         sets: dict[Any, Any] = {"node_id": node, "managed": True, "listing": "NODE", **facts}
-        return self.table.write(f"NODE#{node}", "NODE", sets=sets, when=when)
+        return self.table.write(*_key(node), sets=sets, when=when)
 
     # --- claim protocol --------------------------------------------------------------------------
 
@@ -105,46 +101,19 @@ class Ledger:
             "execution": execution_name(claim.node_id, session, 1),
             **claim.facts,
         }
-        key = f"NODE#{claim.node_id}", "NODE"
+        key = _key(claim.node_id)
         try:
             row = self.table.write(*key, sets=sets, removes=removes, when=free)
         except Conflict as conflict:
             if conflict.row is None or conflict.row.get("claim_id") != claim.claim_id:
                 raise
             row = conflict.row
-        self._open_incident(row)
+        self.open_incident_row(row)
         if raises and previous is not None and previous != row["session"]:
             self.close_incident_row(
                 claim.node_id, int(previous), Phase.SUPERSEDED, now, f"superseded by {row['session']}"
             )
         return row
-
-    def _open_incident(self, row: Row) -> None:
-        """The session's own row; a repeat changes nothing."""
-        name = incident_id(row["node_id"], row["session"])
-        sets: dict[Any, Any] = {
-            "listing": "INCIDENT",
-            "incident_id": name,
-            **{
-                key: row.get(key)
-                for key in (
-                    "node_id",
-                    "session",
-                    "action",
-                    "mode",
-                    "reason",
-                    "rule",
-                    "fault",
-                    "opened_at",
-                    "detected_at",
-                    "job_id",
-                )
-            },
-        }
-        try:
-            self.table.write(f"INCIDENT#{name}", "INCIDENT", sets=sets, when=missing("incident_id"))
-        except Conflict:
-            return
 
     def enter(self, node: str, session: int) -> Row:
         """The node's row, if this session is still its active one; every Task begins here."""
@@ -165,7 +134,7 @@ class Ledger:
         fence = equals("session", session) & one_of("phase", ACTIVE)
         condition = fence if when is None else fence & when
         try:
-            return self.table.write(f"NODE#{node}", "NODE", sets=sets, removes=removes, when=condition)
+            return self.table.write(*_key(node), sets=sets, removes=removes, when=condition)
         except Conflict as conflict:
             row = conflict.row or {}
             if row.get("session") == session and row.get("phase") in ACTIVE:
@@ -184,6 +153,9 @@ class Ledger:
         fresh = True
         try:
             row = self.write(node, session, sets=sets, removes=("waiting",))
+            if outcome is Phase.HEALED and "replacement_id" in row:
+                # The replacement has the node's place in the job now.
+                self.table.write(*_key(node), removes=("job_id",), when=equals("session", session))
         except Fenced:
             row, fresh = self.node(node) or {}, False
             if row.get("session") == session and row.get("phase") in set(Phase):
@@ -196,76 +168,6 @@ class Ledger:
         self.close_incident_row(node, session, outcome, now, reason, extras)
         return fresh
 
-    def close_incident_row(
-        self,
-        node: str,
-        session: int,
-        outcome: Phase,
-        now: float,
-        reason: str = "",
-        extras: Mapping[str, Any] | None = None,
-    ) -> None:
-        name = incident_id(node, session)
-        sets: dict[Any, Any] = {
-            "outcome": outcome.value,
-            "closed_at": now,
-            "outcome_reason": reason,
-            **(extras or {}),
-        }
-        try:
-            self.table.write(f"INCIDENT#{name}", "INCIDENT", sets=sets, when=missing("outcome"))
-        except Conflict:
-            return
-        self.step(name, Step.CLOSED, now)
 
-    # --- incidents and their timelines -------------------------------------------------------------
-
-    def incident(self, name: str) -> tuple[Row | None, list[Row]]:
-        """The incident's row and its timeline rows in the order of time."""
-        rows = self.table.query(f"INCIDENT#{name}")
-        head = next((row for row in rows if row["sk"] == "INCIDENT"), None)
-        steps = [row for row in rows if row["sk"].startswith("STEP#")]
-        return head, sorted(steps, key=lambda row: float(row["at"]))
-
-    def incidents(self) -> list[Row]:
-        return self.table.listing("INCIDENT")
-
-    def step(self, name: str, step: Step, at: float, **data: Any) -> None:
-        """Note when a step of an incident was done. The first note stays: a repeat is no new step."""
-        sets: dict[Any, Any] = {
-            "step": step.value,
-            "at": at,
-            "expires_at": int(at + TIMELINE_DAYS * DAY),
-            **data,
-        }
-        try:
-            self.table.write(f"INCIDENT#{name}", f"STEP#{step.value}", sets=sets, when=missing("at"))
-        except Conflict:
-            return
-
-    def note_incident(self, name: str, facts: Changes) -> None:
-        self.table.write(f"INCIDENT#{name}", "INCIDENT", sets=facts)
-
-    # --- outcomes of events --------------------------------------------------------------------------
-
-    def outcome(self, dedupe_key: str, now: float) -> Row | None:
-        row = self.table.get(*_event_key(dedupe_key))
-        return row if row is not None and float(row.get("expires_at", 0)) > now else None
-
-    def record_outcome(self, dedupe_key: str, now: float, facts: Changes) -> None:
-        sets: dict[Any, Any] = {"at": now, "expires_at": int(now + EVENT_DAYS * DAY), **facts}
-        self.table.write(*_event_key(dedupe_key), sets=sets)
-
-    def count(self, what: str, now: float, number: int = 1) -> None:
-        """Counted per hour, not written singly: NOT_MANAGED and duplicates in a storm."""
-        hour = int(now // 3600)
-        self.table.write(
-            f"COUNT#{what}",
-            f"{hour:010d}",
-            sets={"expires_at": int(now + EVENT_DAYS * DAY)},
-            adds={"number": number},
-        )
-
-
-def _event_key(dedupe_key: str) -> tuple[str, str]:
-    return f"EVENT#{hashlib.sha256(dedupe_key.encode()).hexdigest()[:40]}", "OUTCOME"
+def _key(node: str) -> tuple[str, str]:
+    return f"NODE#{node}", "NODE"

@@ -39,6 +39,12 @@ def is_gone(row: Row) -> bool:
     return bool(row.get("gone")) or row.get("state") in GONE_STATES
 
 
+def isolated_by(row: Row, mark: str) -> bool:
+    """This incident's own isolation stands. An older session's has another mark and is written anew, for
+    readmit undoes only what bears its own mark."""
+    return (row.get("isolation") or {}).get("mark") == mark
+
+
 def incident_document(row: Row, verb: str) -> dict[str, Any]:
     """The `incident` of heal_node, isolate_node and launch_replacement: references and switches only.
 

@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,26 +45,41 @@ class SetupError(Exception):
 
 
 class Steps:
-    """Progress on one line per step: rewritten in place on a terminal, printed once elsewhere."""
+    """Progress on one line per step: rewritten each second on a terminal, printed once elsewhere."""
 
     def __init__(self) -> None:
         self.terminal = sys.stdout.isatty()
-        self.title = ""
+        self.title = self.detail = ""
         self.began = 0.0
+        self.running = False
+        if self.terminal:
+            threading.Thread(target=self._tick, daemon=True).start()
 
     def start(self, title: str) -> None:
-        self.title, self.began = title, time.monotonic()
-        self._show("..." if self.terminal else "...\n")
+        self.title, self.detail, self.began = title, "", time.monotonic()
+        self.running = True
+        if not self.terminal:
+            self._show("...\n")
 
     def now(self, detail: str) -> None:
-        if self.terminal:
-            self._show(f"{time.monotonic() - self.began:4.0f} s  {detail}"[: max(20, self._width())])
+        self.detail = detail
 
     def done(self) -> None:
+        self.running = False
         self._show(f"{time.monotonic() - self.began:4.0f} s  done\n")
 
-    def _width(self) -> int:
-        return shutil.get_terminal_size().columns - len(self.title) - 14
+    def broken(self) -> None:
+        """Leave the line of a step that did not end well."""
+        if self.running and self.terminal:
+            sys.stdout.write("\n")
+        self.running = False
+
+    def _tick(self) -> None:
+        while True:
+            if self.running:
+                room = max(20, shutil.get_terminal_size().columns - 46)
+                self._show(f"{time.monotonic() - self.began:4.0f} s  {self.detail[:room]}")
+            time.sleep(0.2)
 
     def _show(self, text: str) -> None:
         begin = "\r\033[K" if self.terminal else ""
@@ -72,18 +88,20 @@ class Steps:
 
 
 def main() -> int:
+    steps = Steps()
     try:
         use_new_python()
         # A lock on the folder itself: two `make` at once set up one after the other and leave no file.
         folder = os.open(str(ROOT), os.O_RDONLY)
         fcntl.flock(folder, fcntl.LOCK_EX)
-        install(torch="--without-torch" not in sys.argv)
+        install(steps, torch="--without-torch" not in sys.argv)
     except SetupError as error:
-        sys.stdout.write("\n" if sys.stdout.isatty() else "")
+        steps.broken()
         print(f"set-up: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nset-up: stopped; the next run goes on from here.", file=sys.stderr)
+        steps.broken()
+        print("set-up: stopped; the next run goes on from here.", file=sys.stderr)
         return 130
     return 0
 
@@ -103,8 +121,7 @@ def use_new_python() -> None:
     )
 
 
-def install(torch: bool) -> None:
-    steps = Steps()
+def install(steps: Steps, torch: bool) -> None:
     stamps = make_environment(steps)
 
     def once(name: str, made_from: str, title: str, work: Callable[[Steps], None]) -> None:
@@ -273,7 +290,8 @@ def run(steps: Steps, command: list[str], source: str, environment: dict[str, st
                 said.append(line.rstrip())
                 doing = DOING.match(line)
                 if doing:
-                    steps.now(f"{doing.group(1).lower()} {doing.group(2).rpartition('/')[2]}")
+                    what = doing.group(2).rpartition("/")[2]
+                    steps.now(f"{doing.group(1).lower()} {'all of them' if what == 'collected' else what}")
         if process.returncode == 0:
             return
     text = "\n".join(said)

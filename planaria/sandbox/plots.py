@@ -127,7 +127,8 @@ def png(points: Sequence[TrainingPoint], breaks: Breaks, path: Path) -> None:
     for axes in (over_time, over_steps):
         axes.set_ylabel("loss")
         axes.grid(alpha=0.25)
-        axes.legend(frameon=False)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)
 

@@ -1,6 +1,6 @@
 """A whole sandbox: the emulator, this CDK app deployed to it, and a small cluster of processes.
 
-    <folder>/  sandbox.json (what runs), emulator/, head.json, nodes/, jobs/
+<folder>/  sandbox.json (what runs), emulator/, head.json, nodes/, jobs/
 """
 
 import contextlib
@@ -59,7 +59,7 @@ class WorldConfig:
 class World:
     """Everything of one running sandbox. As a context manager it leaves no process and no file behind."""
 
-    def __init__(self, config: WorldConfig, progress: Progress = lambda text: None) -> None:
+    def __init__(self, config: WorldConfig, progress: Progress = deploy.quiet) -> None:
         self.config = config
         self.folder = config.folder.resolve()
         self.file = ClusterFile.load(config.cluster_file)
@@ -91,6 +91,8 @@ class World:
     def down(self) -> None:
         """End every process and remove the folder. Twice is harmless."""
         if self._head is not None:
+            if self._head.stdin is not None:
+                self._head.stdin.close()
             end_head(self._head.pid)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._head.wait(5)
@@ -139,7 +141,8 @@ class World:
         with complaints.open("w") as errors:
             self._head = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                # The head ends when this pipe closes, so when this process ends, however it ends.
+                stdin=subprocess.DEVNULL if self.config.outlive else subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -162,7 +165,8 @@ class World:
             time_scale=self.config.time_scale,
         )
         if self.config.direct:
-            assembly = deploy.synthesize(self.folder / "emulator" / "cdk.out", context, progress=self.progress)
+            out = self.folder / "emulator" / "cdk.out"
+            assembly = deploy.synthesize(out, context, progress=self.progress)
             outputs = deploy.deploy_direct(self.emulator, assembly, progress=self.progress)
         else:
             outputs = deploy.deploy(self.emulator, context, progress=self.progress)
@@ -180,8 +184,12 @@ class World:
                 name = f"{self.file.name}-{number}"
                 marks = {tags.GROUP: group.name, tags.NAME: name}
                 request = LaunchRequest(
-                    f"first-{name}", group.launch_template, offering.instance_type, offering.subnet,
-                    offering.capacity, marks,
+                    f"first-{name}",
+                    group.launch_template,
+                    offering.instance_type,
+                    offering.subnet,
+                    offering.capacity,
+                    marks,
                 )
                 gateways.fleet.launch(request)
         self._wait_for_nodes(number)
@@ -196,7 +204,8 @@ class World:
                 return
             time.sleep(0.25)
         raise SandboxError(
-            f"The nodes were not ready within {READY_SECONDS:.0f} s; see {self.folder}/head.log and {self._log()}"
+            f"The nodes were not ready within {READY_SECONDS:.0f} s; "
+            f"see {self.folder}/head.log and {self._log()}"
         )
 
     def _log(self) -> Path:
@@ -210,7 +219,11 @@ class World:
             "cluster_file": str(self.config.cluster_file.resolve()),
             "time_scale": self.config.time_scale,
             "emulator": {"port": self.emulator.port, "pid": self.emulator.pid},
-            "head": {"url": self._head_url, "pid": self._head.pid if self._head else None, "token": self._token},
+            "head": {
+                "url": self._head_url,
+                "pid": self._head.pid if self._head else None,
+                "token": self._token,
+            },
             "outputs": self.outputs,
         }
         path = self.folder / "sandbox.json"

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -165,7 +166,7 @@ def test_a_clock_of_ours_that_is_wrong_changes_nothing(
     bench: Bench, sqs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _put(sqs, "urgent-dlq", "a")
-    monkeypatch.setattr(redrive.time, "time", lambda: 0.0)
+    monkeypatch.setattr(redrive, "time", SimpleNamespace(time=lambda: 0.0))
     assert bench.run("redrive", "--queue", "urgent", "--json").json[0]["moved"] == 1
 
 

@@ -1,13 +1,9 @@
 """The claim protocol (design: one active incident per node) on the memory twin and on DynamoDB (moto)."""
 
 import threading
-from collections.abc import Iterator
 
-import boto3
 import pytest
-from moto import mock_aws
 
-from planaria.aws.dynamodb import DynamoTable
 from planaria.core.breaker import Breaker, allowed
 from planaria.core.errors import Fenced
 from planaria.core.incident import Phase, Step
@@ -15,22 +11,9 @@ from planaria.core.job_ledger import JobLedger
 from planaria.core.ledger import Claim, Ledger
 from planaria.core.ports import Table
 from planaria.core.table import Conflict
-from planaria.memory.table import MemoryTable
-from tests.contract.test_table import create_table
 
 NODE = "i-0123456789abcdef0"
 NOW = 1_793_610_845.0
-
-
-@pytest.fixture(params=["memory", "moto"])
-def table(request: pytest.FixtureRequest) -> Iterator[Table]:
-    if request.param == "memory":
-        yield MemoryTable()
-        return
-    with mock_aws():
-        client = boto3.client("dynamodb", region_name="us-east-1")
-        create_table(client, "t")
-        yield DynamoTable(client, "t")
 
 
 @pytest.fixture
@@ -64,7 +47,8 @@ def test_a_second_claimant_loses(ledger: Ledger) -> None:
         ledger.claim(claim("event-2"), ledger.node(NODE), NOW)
 
 
-def test_of_many_concurrent_claimants_one_wins(ledger: Ledger) -> None:
+def test_of_many_concurrent_claimants_one_wins(shared_table: Table) -> None:
+    ledger = Ledger(shared_table)
     won: list[str] = []
 
     def compete(number: int) -> None:
@@ -134,8 +118,8 @@ def test_outcomes_expire(ledger: Ledger) -> None:
     assert ledger.outcome("other", NOW) is None
 
 
-def test_the_breaker_allows_its_cap_and_no_more_whatever_the_race(table: Table) -> None:
-    breaker = Breaker(table, allowed(5, 0.5, 8), 60.0)  # min(5, 4) = 4
+def test_the_breaker_allows_its_cap_and_no_more_whatever_the_race(shared_table: Table) -> None:
+    breaker = Breaker(shared_table, allowed(5, 0.5, 8), 60.0)  # min(5, 4) = 4
     admitted: list[str] = []
 
     def ask(number: int) -> None:

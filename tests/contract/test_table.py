@@ -1,47 +1,12 @@
 """One suite for the Table port, run on the memory twin and on DynamoDB (moto)."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
-import boto3
 import pytest
-from moto import mock_aws
 
-from planaria.aws.dynamodb import DynamoTable
 from planaria.core.ports import Table
 from planaria.core.table import Conflict, above, below, differs, equals, exists, missing, one_of, smaller
-from planaria.memory.table import MemoryTable
-
-
-def create_table(client: Any, name: str) -> None:
-    client.create_table(
-        TableName=name,
-        BillingMode="PAY_PER_REQUEST",
-        AttributeDefinitions=[{"AttributeName": n, "AttributeType": "S"} for n in ("pk", "sk", "listing")],
-        KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
-        GlobalSecondaryIndexes=[
-            {
-                "IndexName": "listing",
-                "KeySchema": [
-                    {"AttributeName": "listing", "KeyType": "HASH"},
-                    {"AttributeName": "pk", "KeyType": "RANGE"},
-                ],
-                "Projection": {"ProjectionType": "KEYS_ONLY"},
-            }
-        ],
-    )
-
-
-@pytest.fixture(params=["memory", "moto"])
-def table(request: pytest.FixtureRequest) -> Iterator[Table]:
-    if request.param == "memory":
-        yield MemoryTable()
-        return
-    with mock_aws():
-        client = boto3.client("dynamodb", region_name="us-east-1")
-        create_table(client, "t")
-        yield DynamoTable(client, "t")
 
 
 def test_a_row_comes_back_as_it_was_written(table: Table) -> None:
@@ -124,12 +89,12 @@ def test_query_and_listing(table: Table) -> None:
     assert table.listing("JOB") == []
 
 
-def test_one_of_many_concurrent_writers_wins(table: Table) -> None:
+def test_one_of_many_concurrent_writers_wins(shared_table: Table) -> None:
     wins: list[int] = []
 
     def claim(number: int) -> None:
         try:
-            table.write("p", "s", sets={"owner": number}, when=missing("owner"))
+            shared_table.write("p", "s", sets={"owner": number}, when=missing("owner"))
             wins.append(number)
         except Conflict as conflict:
             assert conflict.row is not None and "owner" in conflict.row
@@ -140,4 +105,4 @@ def test_one_of_many_concurrent_writers_wins(table: Table) -> None:
     for thread in threads:
         thread.join()
     assert len(wins) == 1
-    assert (table.get("p", "s") or {})["owner"] == wins[0]
+    assert (shared_table.get("p", "s") or {})["owner"] == wins[0]

@@ -12,7 +12,7 @@ from planaria.core import wanted
 from planaria.core.breaker import KEY, Breaker
 from planaria.core.ports import Table
 from planaria.memory.table import MemoryTable
-from tests.contract.test_table import create_table
+from tests.contract.conftest import create_table
 
 NOW = 1_793_610_845.0
 

@@ -113,7 +113,9 @@ class Bench:
 
         pages = client.get_paginator("scan").paginate(TableName="planaria-e2e")
         rows = [_plain(item) for page in pages for item in page["Items"]]
-        found = [r for r in rows if r["pk"].startswith("EVENT#") and all(r.get(k) == v for k, v in match.items())]
+        found = [
+            r for r in rows if r["pk"].startswith("EVENT#") and all(r.get(k) == v for k, v in match.items())
+        ]
         return sorted(found, key=lambda row: float(row["at"]))
 
     def queue_depth(self, part: str) -> int:

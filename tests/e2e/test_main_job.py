@@ -50,7 +50,16 @@ def test_xid_79_heals_and_the_weights_are_those_of_the_undisturbed_run(bench: Be
     first = next(step for step in bench.steps("disturbed") if step["attempt"] == job["attempt"])
     assert first["step"] == job["resume_step"] + 1
     timeline = bench.timeline(row["incident_id"])
-    order = ("detected", "triaged", "begun", "isolated", "node_ready", "node_joined", "job_resumed", "first_new_step")
+    order = (
+        "detected",
+        "triaged",
+        "begun",
+        "isolated",
+        "node_ready",
+        "node_joined",
+        "job_resumed",
+        "first_new_step",
+    )
     assert [timeline[name] for name in order] == sorted(timeline[name] for name in order)
     assert bench.node("e2e-3") == row["replacement_id"] != node
     assert node not in bench.instances()
@@ -112,9 +121,14 @@ def test_the_same_event_five_times_at_once_and_later_is_one_incident(bench: Benc
     node, before = bench.node("e2e-3"), bench.gw.jobs.job(job) or {}
     replacements = set(bench.instances())
     event = {
-        "version": "0", "id": "11111111-2222-3333-4444-555555555555",
-        "detail-type": "EC2 Spot Instance Interruption Warning", "source": "aws.ec2", "account": "000000000000",
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "region": "us-east-1", "resources": [],
+        "version": "0",
+        "id": "11111111-2222-3333-4444-555555555555",
+        "detail-type": "EC2 Spot Instance Interruption Warning",
+        "source": "aws.ec2",
+        "account": "000000000000",
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "region": "us-east-1",
+        "resources": [],
         "detail": {"instance-id": node, "instance-action": "terminate"},
     }
     sqs = bench.world.emulator.client("sqs")
@@ -148,13 +162,15 @@ def test_triage_killed_between_claim_and_start_ends_well(bench: Bench, job: str)
     healthy(bench)
 
 
-def test_an_execution_stopped_in_the_middle_is_restarted_and_launches_nothing_twice(bench: Bench, job: str) -> None:
+def test_a_stopped_execution_is_restarted_and_launches_nothing_twice(bench: Bench, job: str) -> None:
     node, before = bench.node("e2e-1"), bench.gw.jobs.job(job) or {}
     replacements = set(bench.instances())
     at = bench.inject("xid79", "e2e-1")
 
     def launched() -> bool:
-        return any("replacement_launched" in bench.timeline(r["incident_id"]) for r in bench.incidents_of(node))
+        return any(
+            "replacement_launched" in bench.timeline(r["incident_id"]) for r in bench.incidents_of(node)
+        )
 
     bench.until("launch", launched)
     arn = (bench.gw.ledger.node(node) or {})["execution_arn"]
@@ -167,7 +183,7 @@ def test_an_execution_stopped_in_the_middle_is_restarted_and_launches_nothing_tw
     healthy(bench)
 
 
-def test_a_foreign_drain_is_left_alone_and_the_unused_replacement_is_given_back(bench: Bench, job: str) -> None:
+def test_a_foreign_drain_is_left_alone_and_the_replacement_given_back(bench: Bench, job: str) -> None:
     node = bench.node("e2e-2")
     bench.inject("foreign-drain", "e2e-2", reason="cable swap")
     document = {"node_id": node, "action": "replace", "reason": "by mistake"}
@@ -183,7 +199,10 @@ def test_a_foreign_drain_is_left_alone_and_the_unused_replacement_is_given_back(
 @pytest.mark.parametrize(
     ("document", "says"),
     [
-        ({"node_id": "i-0000000000000dead", "action": "replace", "reason": "x"}, "is not an instance of cluster e2e"),
+        (
+            {"node_id": "i-0000000000000dead", "action": "replace", "reason": "x"},
+            "is not an instance of cluster e2e",
+        ),
         ({"node_id": "demo-3", "action": "replace"}, "must be an EC2 instance id"),
         ({"node_id": "i-0123456789abcdef0", "action": "explode"}, "action must be one of"),
         ({"node": "i-0123456789abcdef0", "action": "replace"}, "the field 'node' is not known"),
@@ -215,7 +234,11 @@ def test_bad_events_end_recorded_and_make_no_retry_storm(bench: Bench) -> None:
     events.put_events(Entries=[{**put, "Detail": json.dumps({"state": "stopped"})}])
     sqs = bench.world.emulator.client("sqs")
     url = sqs.get_queue_url(QueueName="planaria-e2e-urgent")["QueueUrl"]
-    bodies = ["no JSON", "{}", json.dumps({"detail-type": title, "source": "aws.ec2", "id": "without-detail"})]
+    bodies = [
+        "no JSON",
+        "{}",
+        json.dumps({"detail-type": title, "source": "aws.ec2", "id": "without-detail"}),
+    ]
     for body in bodies:
         sqs.send_message(QueueUrl=url, MessageBody=body)
     bench.until("empty queue", lambda: bench.queue_depth("urgent") == 0)

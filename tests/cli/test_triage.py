@@ -1,0 +1,104 @@
+"""triage --observe: the exit status and what stands on stdout; what is judged is tested in tests/core."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from planaria.core.errors import InvalidInput
+from tests.cli.conftest import Bench
+
+KEYS = {
+    "file",
+    "event_id",
+    "source",
+    "detail_type",
+    "node_id",
+    "kind",
+    "code",
+    "outcome",
+    "action",
+    "reason",
+    "rule",
+}
+NODE = "i-0123456789abcdef0"
+
+
+@pytest.fixture
+def spot(tmp_path: Path) -> Path:
+    path = tmp_path / "spot.json"
+    event = {
+        "id": "e1",
+        "source": "aws.ec2",
+        "detail-type": "EC2 Spot Instance Interruption Warning",
+        "time": "2026-11-02T06:34:05Z",
+        "detail": {"instance-id": NODE, "instance-action": "terminate"},
+    }
+    path.write_text(json.dumps(event))
+    return path
+
+
+def test_json(bench: Bench, spot: Path) -> None:
+    answer = bench.run("triage", "--observe", "--json", str(spot))
+    (document,) = answer.json
+    assert (answer.status, answer.err) == (0, "")
+    assert set(document) == KEYS
+    assert (document["file"], document["node_id"]) == (str(spot), NODE)
+    assert (document["kind"], document["outcome"]) == ("spot_interruption", "OPENED")
+
+
+def test_a_table_for_people(bench: Bench, spot: Path) -> None:
+    shown = bench.run("triage", "--observe", str(spot)).out
+    assert NODE in shown
+    assert "OPENED" in shown
+
+
+def test_what_a_file_says_is_never_a_failure(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "no.json"
+    path.write_text("no json")
+    answer = bench.run("triage", "--observe", "--json", str(path))
+    assert (answer.status, answer.json[0]["outcome"], answer.json[0]["event_id"]) == (0, "INVALID", None)
+
+
+def test_a_missing_file_is_one_sentence_and_nothing_else(bench: Bench, spot: Path) -> None:
+    answer = bench.run("triage", "--observe", "--json", str(spot), "/no/such/file.json")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err == "planaria: /no/such/file.json: cannot be read (No such file or directory).\n"
+
+
+def test_a_folder_is_no_file(bench: Bench, tmp_path: Path) -> None:
+    assert bench.run("triage", "--observe", str(tmp_path)).status == 2
+
+
+def test_sequence_remembers_from_file_to_file(bench: Bench, spot: Path) -> None:
+    twice = (str(spot), str(spot))
+    alone = bench.run("triage", "--observe", "--json", *twice).json
+    memory = bench.run("triage", "--observe", "--json", "--sequence", *twice).json
+    assert [each["outcome"] for each in alone] == ["OPENED", "OPENED"]
+    assert [each["outcome"] for each in memory] == ["OPENED", "DUPLICATE"]
+
+
+def test_inventory_and_cluster(bench: Bench, spot: Path, tmp_path: Path) -> None:
+    inventory = tmp_path / "inventory.json"
+    inventory.write_text("[]")
+    answer = bench.run("triage", "--observe", "--json", "--inventory", str(inventory), str(spot))
+    assert answer.json[0]["outcome"] == "NOT_MANAGED"
+    broken = tmp_path / "cluster.yaml"
+    broken.write_text("name: [")
+    refused = bench.run("triage", "--observe", "--cluster", str(broken), str(spot))
+    assert refused.status == 2
+    assert "cluster.yaml" in refused.err
+
+
+def test_without_observe_nothing_is_judged(bench: Bench, spot: Path) -> None:
+    answer = bench.run("triage", str(spot))
+    assert answer.status == 2
+    assert "--observe" in answer.err
+
+
+def test_no_credentials_are_needed(bench: Bench, spot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise InvalidInput("connected")
+
+    monkeypatch.setattr("planaria.cli.target.connect", never)
+    assert bench.run("triage", "--observe", str(spot)).status == 0
