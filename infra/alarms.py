@@ -35,23 +35,27 @@ class Alarms(Construct):
                 depth,
                 1,
                 "Messages that nobody could handle: `planaria redrive` once it is clear why.",
+                "dead-letters",
             )
 
     def lateness(self, queues: Mapping[Lane, sqs.Queue]) -> None:
         for lane, queue in queues.items():
             age = queue.metric_approximate_age_of_oldest_message(period=MINUTE, statistic="Maximum")
-            self._alarm(
-                f"{lane.value}-late", age, LATE_SECONDS[lane], f"Events wait in the {lane.value} lane."
-            )
+            what = f"Events wait in the {lane.value} lane."
+            self._alarm(f"{lane.value}-late", age, LATE_SECONDS[lane], what, "late-events")
 
     def functions(self, functions: Mapping[str, lambda_.Function]) -> None:
         """Errors of all. Throttles only where no state machine retries and reports them."""
         for name, function in functions.items():
             errors = function.metric_errors(period=FIVE_MINUTES, statistic="Sum")
-            self._alarm(f"{name}-errors", errors, 1, f"The function {name} raised an error.")
+            self._alarm(
+                f"{name}-errors", errors, 1, f"The function {name} raised an error.", "function-errors"
+            )
         for name in ("triage", "sweep"):
             throttles = functions[name].metric_throttles(period=FIVE_MINUTES, statistic="Sum")
-            self._alarm(f"{name}-throttles", throttles, 1, f"The function {name} is throttled.")
+            self._alarm(
+                f"{name}-throttles", throttles, 1, f"The function {name} is throttled.", "function-errors"
+            )
 
     def executions(self, machines: Mapping[str, sfn.StateMachine]) -> None:
         for name, machine in machines.items():
@@ -61,14 +65,14 @@ class Alarms(Construct):
                 "aborted": machine.metric_aborted(period=FIVE_MINUTES, statistic="Sum"),
             }
             for end, metric in ends.items():
-                self._alarm(f"{name}-{end}", metric, 1, f"An execution of {name} ended {end}.")
+                self._alarm(f"{name}-{end}", metric, 1, f"An execution of {name} ended {end}.", "executions")
 
-    def _alarm(self, name: str, metric: cloudwatch.IMetric, threshold: int, what: str) -> None:
+    def _alarm(self, name: str, metric: cloudwatch.IMetric, threshold: int, what: str, runbook: str) -> None:
         alarm = cloudwatch.Alarm(
             self,
             name,
             alarm_name=self._settings.named(name),
-            alarm_description=f"{what} Runbook: docs/runbooks.",
+            alarm_description=f"{what} Runbook: docs/runbooks/{runbook}.md",
             metric=metric,
             threshold=threshold,
             evaluation_periods=1,

@@ -53,12 +53,16 @@ DEFAULT_BUS: tuple[Rule, ...] = (
         ("aws.ec2",),
         ("EC2 Spot Instance Interruption Warning",),
     ),
+    # Two titles: AWS's pages on Capacity Blocks and on interruptible reservations differ.
     # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitor-interruptible-cr.html
     Rule(
         "capacity-interruption",
         Lane.URGENT,
         ("aws.ec2",),
-        ("EC2 Capacity Reservation Instance Interruption Warning",),
+        (
+            "EC2 Capacity Reservation Instance Interruption Warning",
+            "EC2 Interruptible Capacity Reservation Instance Interruption Warning",
+        ),
     ),
     # pending and running are left out: a node is there when its agent says so.
     Rule(

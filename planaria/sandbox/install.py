@@ -52,6 +52,7 @@ class Steps:
         self.title = self.detail = ""
         self.began = 0.0
         self.running = False
+        self.lock = threading.Lock()
         if self.terminal:
             threading.Thread(target=self._tick, daemon=True).start()
 
@@ -65,7 +66,8 @@ class Steps:
         self.detail = detail
 
     def done(self) -> None:
-        self.running = False
+        with self.lock:
+            self.running = False
         self._show(f"{time.monotonic() - self.began:4.0f} s  done\n")
 
     def broken(self) -> None:
@@ -76,9 +78,10 @@ class Steps:
 
     def _tick(self) -> None:
         while True:
-            if self.running:
-                room = max(20, shutil.get_terminal_size().columns - 46)
-                self._show(f"{time.monotonic() - self.began:4.0f} s  {self.detail[:room]}")
+            room = max(20, shutil.get_terminal_size().columns - 46)
+            with self.lock:
+                if self.running:
+                    self._show(f"{time.monotonic() - self.began:4.0f} s  {self.detail[:room]}")
             time.sleep(0.2)
 
     def _show(self, text: str) -> None:

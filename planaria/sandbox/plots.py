@@ -80,7 +80,7 @@ def terminal(points: Sequence[TrainingPoint], breaks: Breaks, width: int, height
         marker = plotext.marker("braille", pixel=colour)
         signal = figure.signal([p.at - begin for p in each], [p.loss for p in each], marker=marker)
         figure.draw(signal.lines())
-    room = 1.5 * (end - begin) / width
+    column = (end - begin) / width
     resumed = next((each[0] for each in list(attempts(points).values())[1:]), None)
     notes = [(breaks.at - begin, high, breaks.what, "red+")]
     if resumed is not None:
@@ -88,8 +88,8 @@ def terminal(points: Sequence[TrainingPoint], breaks: Breaks, width: int, height
     for x, y, text, colour in notes:
         # A segment and not a `line`: that one brings the theme's own background along.
         figure.draw(figure.segment((x, x), (low, high), marker=plotext.marker("│", pixel=colour)))
-        fits = x + (len(text) + 3) * room < end - begin
-        place, side = (x + room, "left") if fits else (x - room, "right")
+        fits = x + (len(text) + 8) * column < end - begin
+        place, side = (x + 1.5 * column, "left") if fits else (x - 1.5 * column, "right")
         figure.draw(figure.text(place, y, plotext.colorize(text, colour), alignment=side))
     ticks = _ticks(end - begin)
     figure.ruler("x").ticks(ticks, [f"{tick:g} s" for tick in ticks])

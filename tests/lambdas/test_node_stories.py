@@ -258,7 +258,7 @@ def test_when_the_admission_fails_for_good_the_replacement_is_given_back(world: 
 def test_a_session_that_supersedes_late_does_not_touch_the_replacement(world: World, state: str) -> None:
     """A DRAIN has already put its replacement in the node's place when EC2 ends the old instance."""
     world.send(events.retirement(SICK, world.now))
-    world.kill("retire_node", "fleet.terminate", before=True, times=3)
+    world.kill("retire_node", "table.write", before=True, times=3)
     world.run(until=lambda: entered(world, state) and (state == "Admitted?" or world.attempts == [2]))
     world.clock.advance(2)
     world.lose(SICK)
