@@ -97,7 +97,18 @@ def large_events(to: Targets) -> tuple[Grant, ...]:
             "LargeEvents",
             ("s3:PutObject",),
             (f"{to.bucket}/events/*",),
-            wildcard="Object keys below events/ are made from event ids at run time.",
+            wildcard="Object keys below events/ are made from event bodies at run time.",
+        ),
+    )
+
+
+def held_events(to: Targets) -> tuple[Grant, ...]:
+    return (
+        Grant(
+            "HeldEvents",
+            ("s3:GetObject",),
+            (f"{to.bucket}/events/*",),
+            wildcard="Object keys below events/ are made from event bodies at run time.",
         ),
     )
 

@@ -8,6 +8,7 @@ from infra.grants import (
     Targets,
     answers,
     describe,
+    held_events,
     large_events,
     launch,
     listing,
@@ -43,6 +44,7 @@ BY_FUNCTION: Mapping[str, tuple[Maker, ...]] = {
     ),
     "sweep": (
         rows,
+        held_events,
         listing,
         describe("ec2:DescribeInstances", "ec2:DescribeInstanceStatus"),
         starts("heal_node", "resume_job"),

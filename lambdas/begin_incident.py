@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from lambdas.boundary import Event, Fields, task
 from planaria.core import console, plans
-from planaria.core.errors import InvalidInput, PermanentError
+from planaria.core.errors import Fenced, InvalidInput, PermanentError
 from planaria.core.fault import Action
 from planaria.core.incident import ACTIVE, Phase, Step, incident_id
 from planaria.core.ledger import Claim
-from planaria.core.table import Conflict, Row
+from planaria.core.table import Conflict, Row, equals, missing
 from planaria.wiring import Gateways
 
 
@@ -17,31 +17,53 @@ def handler(event: Event, gw: Gateways) -> Fields:
     document, execution, machine = event["document"], event["execution"], event["machine"]
     now = gw.clock.now()
     if isinstance(document, Mapping) and "session" in document:
-        node, session, verb = document["node_id"], int(document["session"]), document.get("verb", "")
+        node, session = document["node_id"], int(document["session"])
         row = gw.ledger.enter(node, session)
     else:
         order = console.node_order(machine, document)
         row = _claim(gw, order, machine, execution, now)
-        node, session, verb = order.node_id, int(row["session"]), order.verb
-    row = gw.ledger.write(node, session, sets={"phase": Phase.RUNNING.value, "execution_arn": execution})
+        node, session = order.node_id, int(row["session"])
+    try:
+        row = gw.ledger.write(
+            node,
+            session,
+            sets={"phase": Phase.RUNNING.value, "execution_arn": execution},
+            when=missing("execution_arn") | equals("execution_arn", execution),
+        )
+    except Conflict:
+        raise Fenced(f"another execution runs session {session} of {node}") from None
     name = incident_id(node, session)
     gw.ledger.step(name, Step.BEGUN, now)
     gw.ledger.note_incident(name, {"execution_arn": execution})
     job = row.get("job_id") or ""
     if job:
         gw.jobs.wait_for(job, node, name)
-    return {"incident": plans.incident_document(row, verb or machine)}
+    return {"incident": plans.incident_document(row)}
 
 
 def _claim(gw: Gateways, order: console.NodeOrder, machine: str, execution: str, now: float) -> Row:
     """A person's start meets the same claim and breaker as an event."""
     node = order.node_id
     row = gw.ledger.node(node) or _look_up(gw, node)
-    if row.get("claim_id") == execution and row.get("phase") in ACTIVE:
-        return row
-    _check_allowed(gw, order, row)
+    if row.get("claim_id") != execution:
+        _check_allowed(gw, order, row)
+        row = _claim_anew(gw, order, machine, execution, now, row)
+    session = int(row["session"])
+    name = incident_id(node, session)
+    gw.ledger.step(name, Step.DETECTED, now)
+    if order.verb != "launch" and not plans.is_gone(row) and row["phase"] in ACTIVE:
+        refusal = gw.breaker.admit(name, "console", now)
+        if refusal:
+            gw.ledger.close(node, session, Phase.CANCELLED, now, refusal, held=True)
+            raise PermanentError(refusal)
+    return row
+
+
+def _claim_anew(
+    gw: Gateways, order: console.NodeOrder, machine: str, execution: str, now: float, row: Row
+) -> Row:
     claim = Claim(
-        node_id=node,
+        node_id=order.node_id,
         claim_id=execution,
         action=order.action.value,
         reason=order.reason or f"{order.verb} asked by a person",
@@ -49,6 +71,8 @@ def _claim(gw: Gateways, order: console.NodeOrder, machine: str, execution: str,
         mode="act",
         detected_at=now,
         fault={"kind": "console", "code": order.verb, "severity": "INFO", "detector": "console"},
+        machine=machine,
+        verb=order.verb,
     )
     raises = row.get("phase") in ACTIVE and order.action.strength > Action(row["action"]).strength
     try:
@@ -56,19 +80,11 @@ def _claim(gw: Gateways, order: console.NodeOrder, machine: str, execution: str,
     except Conflict as conflict:
         held = conflict.row or {}
         raise PermanentError(
-            f"{node} has an active incident already ({node}-{held.get('session')}, {held.get('action')}); "
-            "wait for its end or start a stronger action"
+            f"{order.node_id} has an active incident already ({order.node_id}-{held.get('session')}, "
+            f"{held.get('action')}); wait for its end or start a stronger action"
         ) from None
     if raises and row.get("execution_arn"):
         gw.workflows.stop(row["execution_arn"], f"superseded by {claimed['session']}")
-    session = int(claimed["session"])
-    name = incident_id(node, session)
-    gw.ledger.step(name, Step.DETECTED, now)
-    if order.verb != "launch" and not plans.is_gone(row):
-        refusal = gw.breaker.admit(name, "console", now)
-        if refusal:
-            gw.ledger.close(node, session, Phase.CANCELLED, now, refusal)
-            raise PermanentError(refusal)
     return claimed
 
 

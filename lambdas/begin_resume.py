@@ -7,7 +7,7 @@ from lambdas.boundary import Event, Fields, task
 from planaria.core import console
 from planaria.core.errors import Fenced, InvalidInput, PermanentError
 from planaria.core.incident import ACTIVE, Phase
-from planaria.core.table import Conflict, Row
+from planaria.core.table import Conflict, Path, Row, equals, missing
 from planaria.wiring import Gateways
 
 
@@ -20,11 +20,13 @@ def handler(event: Event, gw: Gateways) -> Fields:
         job = _claim(gw, document, execution)
     number = int(job["resume_number"])
     if job.get("pending"):
-        gw.jobs.close_resume(job["job_id"], number, Phase.CANCELLED, "nodes are being healed", gw.clock.now())
-        resuming.close_own_incident(gw, job, Phase.CANCELLED, "joined: a node of the job is being healed")
-        raise Fenced(f"job {job['job_id']} waits for {len(job['pending'])} nodes; the last one resumes it")
+        raise resuming.stand_down(gw, job)
     sets = {"resume_phase": Phase.RUNNING.value, "resume_arn": execution}
-    job = gw.jobs.write_resume(job["job_id"], number, dict(sets))
+    mine = missing("resume_arn") | equals("resume_arn", execution)
+    try:
+        job = gw.jobs.write_resume(job["job_id"], number, dict(sets), when=mine)
+    except Conflict:
+        raise Fenced(f"another execution runs resume {number} of job {job['job_id']}") from None
     return {"resume": {"job_id": job["job_id"], "number": number}, "reason": _over_budget(gw, job)}
 
 
@@ -53,7 +55,12 @@ def _claim(gw: Gateways, document: object, execution: str) -> Row:
 def _over_budget(gw: Gateways, job: Row) -> str:
     """Why this resume is one too many, or "". A job that fails again and again is not the nodes' fault."""
     policy, now = gw.cluster.policy, gw.clock.now()
-    recent = [at for at in job.get("resumes", {}).values() if float(at) > now - policy.resume_window_seconds]
+    horizon = now - policy.resume_window_seconds
+    resumes = job.get("resumes", {})
+    recent = [at for at in resumes.values() if float(at) > horizon]
+    old: tuple[Path, ...] = tuple(("resumes", name) for name, at in resumes.items() if float(at) <= horizon)
+    if old:
+        gw.jobs.write(job["job_id"], {"resumes_pruned_at": now}, old)
     if len(recent) <= policy.max_resumes:
         return ""
     return (

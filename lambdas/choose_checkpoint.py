@@ -3,6 +3,8 @@
 from lambdas.boundary import Event, Fields, ask_command, task
 from planaria.core import checkpoints
 from planaria.core.errors import PermanentError, Waiting
+from planaria.core.plans import is_gone
+from planaria.core.table import Row
 from planaria.wiring import Gateways
 
 DOCUMENT = "planaria-list-checkpoints"
@@ -14,12 +16,10 @@ def handler(event: Event, gw: Gateways) -> Fields:
     job = gw.jobs.enter(job_id, number)
     if "resume_step_chosen" in job:
         return {"step": job["resume_step_chosen"], "why": job.get("resume_step_reason", "")}
-    node = job["nodes"]["0"]
-    entry = ask_command(gw, event, DOCUMENT, [node], {"job_id": job_id}).get(node)
-    if entry is None:
-        raise Waiting(f"{node} did not answer which checkpoints there are")
+    node = _witness(gw, job)
+    entry = ask_command(gw, event, DOCUMENT, [node], {"job_id": job_id}).get(node) or {}
     if entry.get("status") != "SUCCESS":
-        raise PermanentError(f"the checkpoints of job {job_id} cannot be listed: {entry.get('output')}")
+        raise Waiting(f"{node} cannot list the checkpoints of job {job_id}: {entry.get('output')}")
     step, why = checkpoints.choose(entry["output"]["steps"])
     if step == checkpoints.NO_CHECKPOINT and int(job.get("resume_step", -1)) >= 0:
         raise PermanentError(
@@ -30,3 +30,12 @@ def handler(event: Event, gw: Gateways) -> Fields:
     for name in sorted(job.get("credits", {})):
         gw.ledger.note_incident(name, {"resume_step": step, "resume_step_reason": why})
     return {"step": step, "why": why}
+
+
+def _witness(gw: Gateways, job: Row) -> str:
+    """A node of the job that is not gone: all of them see the same file system."""
+    nodes = [str(job["nodes"][rank]) for rank in sorted(job["nodes"], key=int)]
+    for node in nodes:
+        if not is_gone(gw.ledger.node(node) or {}):
+            return node
+    raise Waiting(f"no node of job {job['job_id']} is there to list its checkpoints")

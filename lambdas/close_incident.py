@@ -1,5 +1,6 @@
 """State "Close" and state "Escalate": end the session with its outcome."""
 
+from lambdas import resuming
 from lambdas.boundary import Event, Fields, task
 from lambdas.ending import escalate, reason_of
 from planaria.core.errors import Fenced
@@ -17,6 +18,8 @@ def handler(event: Event, gw: Gateways) -> Fields:
     if outcome is Phase.ESCALATED:
         closed = escalate(gw, incident, row, reason)
     else:
+        if outcome is Phase.RETIRED and incident["job_id"]:
+            resuming.node_settled(gw, incident, "", "its node was taken out of work by a person")
         closed = gw.ledger.close(node, session, outcome, gw.clock.now(), reason)
     if not closed:
         raise Fenced(f"session {session} of {node} is over")

@@ -90,7 +90,9 @@ def _empty(event: Event, gw: Gateways) -> None:
     if not jobs:
         return
     stopped = ask_scheduler(gw, event, "stop", Stop(tuple(jobs), "TERM", GRACE_SECONDS))
-    left = sorted(job for job, word in stopped.items() if word != "STOPPED")
+    left = sorted(job for job, word in stopped.items() if word == "COMPLETING")
     if left:
         raise Waiting(f"job {left[0]} is still ending")
+    for job in sorted(job for job, word in stopped.items() if word == "COMPLETED"):
+        gw.jobs.write(job, {"state": "COMPLETED"})
     gw.ledger.step(incident["incident_id"], Step.JOB_STOPPED, gw.clock.now())

@@ -1,7 +1,7 @@
 """One event: parse, judge against the ledger, act, record the outcome last."""
 
 import dataclasses
-import json
+import hashlib
 from typing import Any
 
 from lambdas import job_events, opening
@@ -72,9 +72,11 @@ def _row(gw: Gateways, node: str | None) -> Row | None:
     if node is None:
         return None
     row = gw.ledger.node(node)
-    if row is None:
+    if row is None and not gw.ledger.is_stranger(node, gw.clock.now()):
         for instance in gw.fleet.describe([node]):
             row = gw.ledger.note_node(node, facts(instance))
+        if row is None:
+            gw.ledger.note_stranger(node, gw.clock.now())
     return row
 
 
@@ -91,14 +93,15 @@ def _act(gw: Gateways, signal: Signal, judgement: Judgement, row: Row, text: str
             return job_events.exited(gw, signal, judgement)
     if not acting:
         return judgement
+    if judgement.cancels and (row.get("isolation") or row.get("launch")):
+        late = f"{judgement.reason}, but the node is isolated already and its heal goes on"
+        return dataclasses.replace(judgement, cancels=False, reason=late)
     if judgement.cancels:
         _cancel(gw, row)
     elif judgement.outcome is Outcome.OPENED or judgement.raises:
         refusal = opening.open_incident(gw, _claim(gw, signal, judgement, row), row, judgement.raises)
         if refusal:
-            event = json.loads(text)
-            held = {"detail_type": signal.detail_type, "detail": event["detail"], "at": gw.clock.now()}
-            gw.ledger.note_node(row["node_id"], {"held": held, "held_reason": refusal})
+            gw.ledger.note_node(row["node_id"], {"held": _body(gw, text), "held_reason": refusal})
             return dataclasses.replace(judgement, outcome=Outcome.HELD, reason=refusal)
     elif row and (said := _said(signal, judgement, row)):
         gw.ledger.note_node(row["node_id"], said)
@@ -158,7 +161,7 @@ def _node_ready(gw: Gateways, signal: Signal) -> None:
 def _cancel(gw: Gateways, row: Row) -> None:
     """A healthy report ends its own session, before anything destructive was recorded."""
     session = int(row["session"])
-    if row.get("phase") not in ACTIVE or row.get("isolation"):
+    if row.get("phase") not in ACTIVE:
         return
     name = f"{row['node_id']}-{session}"
     if row.get("execution_arn"):
@@ -184,11 +187,14 @@ def _outcome_facts(gw: Gateways, signal: Signal, judgement: Judgement, text: str
         "mode": judgement.mode.value,
         "injected": signal.injected,
     }
+    return {**found, **_body(gw, text)}
+
+
+def _body(gw: Gateways, text: str) -> dict[str, str]:
+    """The event itself, or where it lies in the bucket: a row is no place for a megabyte."""
     body = text.encode()
     if len(body) <= INLINE_BYTES:
-        found["event"] = text
-    else:
-        key = f"events/{signal.event_id or signal.dedupe_key[:64]}.json"
-        gw.objects.put(key, body)
-        found["event_key"] = key
-    return found
+        return {"event": text}
+    key = f"events/{hashlib.sha256(body).hexdigest()[:40]}.json"
+    gw.objects.put(key, body)
+    return {"event_key": key}

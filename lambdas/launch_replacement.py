@@ -43,7 +43,8 @@ def _launch(incident: Event, gw: Gateways, row: Row, group: NodeGroup) -> Row:
             )
             raise CapacityError(f"no offering of node group {group.name} has capacity now")
         offering = group.offerings[index]
-        token = launch_token(incident["incident_id"], number, offering.key)
+        # A stored token goes before a new one: it may have launched already, in another session's name.
+        token = launch.get("token") or launch_token(incident["incident_id"], number, offering.key)
         row = _lease(incident, gw, number, index, token)
         found = gw.fleet.launched(token)
         alive = sorted(i.node_id for i in found if i.state not in GONE_STATES)

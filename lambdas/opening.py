@@ -26,7 +26,7 @@ def open_incident(gw: Gateways, claim: Claim, seen: Row, raises: bool) -> str:
         # A node that is gone already takes nothing from the fleet by being isolated.
         refusal = gw.breaker.admit(name, str(claim.fault.get("detector", "unknown")), now)
         if refusal:
-            gw.ledger.close(row["node_id"], row["session"], Phase.CANCELLED, now, refusal)
+            gw.ledger.close(row["node_id"], row["session"], Phase.CANCELLED, now, refusal, held=True)
             return refusal
     if row.get("job_id"):
         gw.jobs.wait_for(row["job_id"], row["node_id"], name)
@@ -43,7 +43,7 @@ def start(gw: Gateways, row: Row) -> None:
         return
     node, session = row["node_id"], int(row["session"])
     document = {"incident_id": incident_id(node, session), "node_id": node, "session": session}
-    _, state = gw.workflows.start("heal_node", row["execution"], document)
+    _, state = gw.workflows.start(row["machine"], row["execution"], document)
     if state is not Execution.RUNNING:
         restart(gw, row)
 
@@ -54,7 +54,7 @@ def restart(gw: Gateways, row: Row) -> None:
     if attempt >= gw.cluster.policy.max_attempts:
         escalate(
             gw,
-            incident_document(row, ""),
+            incident_document(row),
             row,
             f"its execution died {attempt} times, last {row['execution']}",
         )

@@ -21,6 +21,9 @@ def handler(event: Event, gw: Gateways) -> Fields:
     request = Requeue(job_id, tuple(job["names"]), number, step)
     word = str(ask_scheduler(gw, event, "requeue", request).get(job_id, "UNKNOWN"))
     if word.startswith("REFUSED"):
+        job = gw.jobs.enter(job_id, number)
+        if job.get("pending"):
+            raise resuming.stand_down(gw, job)
         raise PermanentError(
             f"the scheduler refused attempt {number} of job {job_id}: {word.partition(': ')[2]}"
         )

@@ -6,6 +6,7 @@ Used by every Lambda that can find the last pending node settled or the job fail
 from collections.abc import Mapping
 from typing import Any
 
+from planaria.core.errors import Fenced
 from planaria.core.incident import ACTIVE, Phase, Step
 from planaria.core.ports import Execution
 from planaria.core.table import Conflict, Row, missing
@@ -19,7 +20,7 @@ def node_settled(gw: Gateways, incident: Mapping[str, Any], replacement: str, un
     """
     job, node, name = incident["job_id"], incident["node_id"], incident["incident_id"]
     row = gw.jobs.settle(job, node, name, replacement or None, unresolved)
-    if row.get("pending") or row.get("unresolved"):
+    if row is None or row.get("pending") or row.get("unresolved"):
         return False
     if row.get("state") != "STOPPED" and not replacement:
         return False  # the job never stopped running: nothing to resume
@@ -54,6 +55,14 @@ def open_resume(
             open_own_incident(gw, job, failed_at, reason)
         start_resume(gw, job, settle=failed_at is not None)
     return job
+
+
+def stand_down(gw: Gateways, job: Row) -> Fenced:
+    """Close a resume that came before news of a node; the heal of the last pending node resumes the job."""
+    number = int(job["resume_number"])
+    gw.jobs.close_resume(job["job_id"], number, Phase.CANCELLED, "nodes are being healed", gw.clock.now())
+    close_own_incident(gw, job, Phase.CANCELLED, "joined: a node of the job is being healed")
+    return Fenced(f"job {job['job_id']} waits for {len(job['pending'])} nodes; the last one resumes it")
 
 
 def start_resume(gw: Gateways, job: Row, settle: bool = False) -> Execution:

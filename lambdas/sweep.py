@@ -4,6 +4,7 @@ Instances into node rows; claims without a live execution restarted or escalated
 settled resumed; held signals judged anew; nodes that EC2 no longer has reported like any other signal.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,13 +14,16 @@ from planaria import wiring
 from planaria.core.errors import PlanariaError
 from planaria.core.incident import ACTIVE, split_incident_id
 from planaria.core.plans import GONE_STATES, facts
-from planaria.core.ports import Execution
+from planaria.core.ports import Execution, Instance
 from planaria.core.table import Conflict, Row
 from planaria.wiring import Gateways
 
 STATUS_CHANGE = "Step Functions Execution Status Change"
 CLAIM_GRACE_SECONDS = 20.0  # triage itself needs less than this from claim to StartExecution
 SOURCE = "planaria.sweep"
+NEW_SECONDS = 300.0
+MISSING_SWEEPS = 3
+FORGET_SECONDS = 86_400.0
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
@@ -96,9 +100,8 @@ def _settle_ended(gw: Gateways, job: Row) -> Row:
         healed = head["outcome"] == "HEALED"
         taken = bool(row.get("isolation") or row.get("gone"))
         unresolved = "" if healed or not taken else str(head.get("outcome_reason", "its incident ended"))
-        job = gw.jobs.settle(
-            job["job_id"], node, name, head.get("replacement_id") if healed else None, unresolved
-        )
+        replacement = head.get("replacement_id") if healed else None
+        job = gw.jobs.settle(job["job_id"], node, name, replacement, unresolved) or job
     return job
 
 
@@ -124,16 +127,40 @@ def _inventory(gw: Gateways, nodes: list[Row]) -> int:
     known = {row["node_id"]: row for row in nodes}
     for node, instance in instances.items():
         row = known.get(node)
-        if instance.state not in GONE_STATES and (row is None or row.get("state") != instance.state):
-            gw.ledger.note_node(node, facts(instance))
-    lost = [
-        {"instance-id": node, "state": "terminated"}
-        for node, row in known.items()
-        if not row.get("gone") and (node not in instances or instances[node].state in GONE_STATES)
-    ]
+        if instance.state in GONE_STATES:
+            continue
+        if row is None or row.get("state") != instance.state or row.get("times_missing"):
+            gw.ledger.note_node(node, {**facts(instance), "times_missing": 0})
+    ended = [row for node, row in known.items() if node in instances and _ended(row, instances[node])]
+    missing = [row for node, row in known.items() if node not in instances and _missing(gw, row)]
+    lost = [{"instance-id": row["node_id"], "state": "terminated"} for row in ended + missing]
     if lost:
         gw.bus.put(SOURCE, "EC2 Instance State-change Notification", lost)
+    _each(nodes, "row of", lambda row: _forget(gw, row))
     return len(lost)
+
+
+def _ended(row: Row, instance: Instance) -> bool:
+    return not row.get("gone") and instance.state in GONE_STATES
+
+
+def _missing(gw: Gateways, row: Row) -> bool:
+    """EC2 does not list it at all: for a new instance that means "not yet", for any other it must be so
+    in several sweeps, since an answer that lacks a node is no proof that the node is gone."""
+    if row.get("gone") or gw.clock.now() - float(row.get("launched_at") or 0) < NEW_SECONDS:
+        return False
+    times = int(row.get("times_missing", 0)) + 1
+    gw.table.write(row["pk"], row["sk"], sets={"times_missing": times})
+    return times >= MISSING_SWEEPS
+
+
+def _forget(gw: Gateways, row: Row) -> bool:
+    """Nodes that ended long ago leave the list that every sweep reads; their rows stay."""
+    ended = float(row.get("ended_at") or row.get("launched_at") or 0)
+    if not row.get("gone") or row.get("phase") in ACTIVE or gw.clock.now() - ended < FORGET_SECONDS:
+        return False
+    gw.table.write(row["pk"], row["sk"], removes=("listing",))
+    return True
 
 
 def _held(gw: Gateways, nodes: list[Row]) -> int:
@@ -143,7 +170,8 @@ def _held(gw: Gateways, nodes: list[Row]) -> int:
         held = row.get("held")
         if not held or row.get("phase") in ACTIVE:
             return False
-        gw.bus.put(SOURCE, held["detail_type"], [held["detail"]])
+        event = json.loads(held["event"] if "event" in held else gw.objects.get(held["event_key"]))
+        gw.bus.put(SOURCE, event.get("detail-type") or event["detail_type"], [event["detail"]])
         gw.table.write(row["pk"], row["sk"], removes=("held",))
         return True
 

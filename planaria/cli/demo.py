@@ -88,11 +88,7 @@ def demo(
             stages.note(Text("✗ ", style="bold red") + Text(text, style="bold"))
 
         def step(head: Row, row: Row) -> None:
-            began = float(head.get("detected_at") or head["opened_at"])
-            line = Text(f"  {float(row['at']) - began:6.2f} s  ", style="cyan")
-            line.append(f"{records.step_name(row['step']):<22}", style="default")
-            line.append(records.step_detail(row), style="dim")
-            stages.note(line)
+            stages.note(records.step_line(head, row))
 
         summary = run(config, Watcher(stages, broke, step))
     if as_json:

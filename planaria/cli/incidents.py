@@ -54,7 +54,7 @@ def incidents(
         for d in documents
     ]
     columns = ("INCIDENT", "NODE", "ACTION", "OUTCOME", "OPENED", "TOOK", "WHY")
-    screen.console().print(screen.table(columns, rows, fold=("WHY",)))
+    screen.console().print(screen.table(columns, rows))
 
 
 @app.command("incident")
@@ -83,7 +83,7 @@ def picture(head: Row, steps: list[Row], names: dict[str, str]) -> Group:
     node = head.get("node_id")
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
-    facts.add_column()
+    facts.add_column(overflow="fold")
 
     def fact(name: str, value: Any) -> None:
         if value not in (None, ""):
@@ -98,7 +98,11 @@ def picture(head: Row, steps: list[Row], names: dict[str, str]) -> Group:
     fact("outcome", screen.word(head["outcome"]) if head.get("outcome") else Text("running", style="cyan"))
     fact("because", head.get("outcome_reason"))
     if head.get("resume_step") is not None:
-        fact("resumed from", head.get("resume_step_reason") or f"step {head['resume_step']}")
+        why = f" ({head['resume_step_reason']})" if head.get("resume_step_reason") else ""
+        fact(
+            "resumed from",
+            f"step {head['resume_step']}{why}" if head["resume_step"] >= 0 else why.strip(" ()"),
+        )
     fact("opened", screen.iso(head.get("opened_at")))
     fact("execution", head.get("execution_arn"))
     return Group(facts, timeline(head, steps))

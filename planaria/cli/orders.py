@@ -104,11 +104,7 @@ def _follow(target: Target, name: str, as_json: bool) -> None:
         stages.note(Text(f"incident {name}", style="bold"))
 
         def told(head: Row, step: Row) -> None:
-            began = float(head.get("detected_at") or head["opened_at"])
-            line = Text(f"  {float(step['at']) - began:7.2f} s  ", style="cyan")
-            line.append(f"{records.step_name(step['step']):<22}", style="default")
-            line.append(records.step_detail(step), style="dim")
-            stages.note(line)
+            stages.note(records.step_line(head, step))
 
         poll = POLL_SECONDS[target.head is not None]
         seen = records.follow(

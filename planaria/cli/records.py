@@ -5,15 +5,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rich.text import Text
+
 from planaria.cli.screen import iso
 from planaria.core.errors import InvalidInput
-from planaria.core.incident import ACTIVE, NODE_ID, incident_id
+from planaria.core.incident import ACTIVE, NODE_ID, Step, incident_id
 from planaria.core.plans import is_gone
 from planaria.core.ports import Instance
 from planaria.core.table import Row
 from planaria.wiring import Gateways
 
 Document = dict[str, Any]
+_ORDER = {step.value: number for number, step in enumerate(Step)}
 ENDED_WELL = ("HEALED", "RETIRED")
 
 
@@ -132,6 +135,7 @@ def read_incident(gateways: Gateways, name: str) -> tuple[Row, list[Row]]:
     head, steps = gateways.ledger.incident(name)
     if head is None:
         raise InvalidInput(f"there is no incident {name!r:.80}; `planaria incidents` lists them")
+    steps.sort(key=lambda row: (float(row["at"]), _ORDER.get(row["step"], len(_ORDER))))
     if not head.get("execution_arn") and head.get("node_id") is None and head.get("job_id"):
         # A resume that no node stands behind: its execution is on the job's row while it is the newest.
         job = gateways.jobs.job(str(head["job_id"])) or {}
@@ -142,6 +146,16 @@ def read_incident(gateways: Gateways, name: str) -> tuple[Row, list[Row]]:
 
 def step_name(step: str) -> str:
     return step.replace("_", " ")
+
+
+def step_line(head: Row, row: Row) -> Text:
+    """A step as it comes in: its seconds, its name, what else it says."""
+    began = float(head.get("detected_at") or head["opened_at"])
+    line = Text(f"  {float(row['at']) - began:7.2f} s  ", style="cyan")
+    detail = step_detail(row)
+    name = step_name(row["step"])
+    line.append(f"{name:<22}" if detail else name, style="default")
+    return line.append(detail, style="dim")
 
 
 def step_detail(row: Row) -> str:

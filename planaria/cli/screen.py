@@ -99,7 +99,7 @@ def word(value: object) -> Text:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], fold: Sequence[str] = ()) -> Table:
     """fold: the columns whose text may be broken into lines; ids never are."""
-    made = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, expand=False)
+    made = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     for name in columns:
         made.add_column(name, no_wrap=name not in fold, overflow="fold" if name in fold else "ellipsis")
     for row in rows:

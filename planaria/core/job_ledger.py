@@ -72,20 +72,23 @@ class JobLedger:
     # --- nodes of the job --------------------------------------------------------------------------
 
     def wait_for(self, job: str, node: str, incident: str) -> None:
-        """The job must not be resumed before this incident has ended."""
-        self.write(job, {("pending", node): incident})
+        """The job must not be resumed before this incident has ended. An unknown job waits for nothing."""
+        try:
+            self.write(job, {("pending", node): incident})
+        except Conflict:
+            return
 
     def settle(
         self, job: str, node: str, incident: str, replacement: str | None, unresolved: str = ""
-    ) -> Row:
+    ) -> Row | None:
         """The incident about `node` is over for this job; doing it again changes nothing.
 
         `replacement` takes the node's position; `unresolved` says why there is none, and holds the job
-        until a later incident of that position heals it.
+        until a later incident of that position heals it. None: the job is not in the ledger.
         """
         row = self.job(job)
         if row is None:
-            raise Fenced(f"job {job} is not in the ledger")
+            return None
         new = replacement or node
         for rank, member in row["nodes"].items():
             if member == node and new != node:

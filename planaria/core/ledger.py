@@ -29,7 +29,8 @@ SESSION_ATTRIBUTES = (
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a claimant writes. claim_id: event id or execution id, the same on every retry.
+    """What a claimant writes. machine: the state machine that does it; verb: a person's word, else "".
+    claim_id: event id or execution id, the same on every retry.
     facts: what the event says of the node itself; known only together with the claim, since a node noted as
     gone before its claim would make the event's redelivery stale.
     """
@@ -42,6 +43,8 @@ class Claim:
     mode: str
     detected_at: float
     fault: Mapping[str, Any] = field(default_factory=dict)
+    machine: str = "heal_node"
+    verb: str = ""
     facts: Changes = field(default_factory=dict)
 
 
@@ -98,6 +101,8 @@ class Ledger(IncidentRows, EventRows):
             "detected_at": claim.detected_at,
             "opened_at": now,
             "attempt": 1,
+            "machine": claim.machine,
+            "verb": claim.verb,
             "execution": execution_name(claim.node_id, session, 1),
             **claim.facts,
         }
@@ -147,9 +152,17 @@ class Ledger(IncidentRows, EventRows):
             row = self.write(node, session, sets={"acts": {}}, when=missing("acts"))
         return self.write(node, session, sets={("acts", name): now})
 
-    def close(self, node: str, session: int, outcome: Phase, now: float, reason: str = "") -> bool:
-        """End the session; False when it had ended already. The incident's row is closed in any case."""
-        sets: dict[Any, Any] = {"phase": outcome.value, "ended_at": now, "outcome_reason": reason}
+    def close(
+        self, node: str, session: int, outcome: Phase, now: float, reason: str = "", held: bool = False
+    ) -> bool:
+        """End the session; False when it had ended already. The incident's row is closed in any case.
+
+        held: the breaker refused it, so it never was: its signal is judged anew later and must not be
+        older than the end of a session.
+        """
+        sets: dict[Any, Any] = {"phase": outcome.value, "outcome_reason": reason}
+        if not held:
+            sets["ended_at"] = now
         fresh = True
         try:
             row = self.write(node, session, sets=sets, removes=("waiting",))

@@ -45,13 +45,13 @@ def isolated_by(row: Row, mark: str) -> bool:
     return (row.get("isolation") or {}).get("mark") == mark
 
 
-def incident_document(row: Row, verb: str) -> dict[str, Any]:
+def incident_document(row: Row) -> dict[str, Any]:
     """The `incident` of heal_node, isolate_node and launch_replacement: references and switches only.
 
     save: ask the ranks for a checkpoint first (the node still works: a planned end, a spot notice, a
     person's order). replacement: launch one. reboot: reboot instead. retire: terminate the old instance.
     """
-    action = row["action"]
+    action, verb = row["action"], row.get("verb", "")
     name = incident_id(row["node_id"], row["session"])
     fault = row.get("fault") or {}
     works = fault.get("kind") in STILL_WORKS or fault.get("severity") != "FATAL"

@@ -95,7 +95,8 @@ class JobsOn:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End all processes of these jobs; the jobs stay known. -> {job id: "STOPPED" | "COMPLETING"}"""
+    """End all processes of these jobs; the jobs stay known. -> {job id: "STOPPED" | "COMPLETING" |
+    "COMPLETED" (it had come to its own end) | "UNKNOWN: <reason>" (no such job, so nothing runs)}"""
 
     jobs: tuple[str, ...]
     signal: str

@@ -305,6 +305,8 @@ class ClusterState:
         job = self.jobs.get(job_id)
         if job is None:
             return f"UNKNOWN: no job {job_id}"
+        if job.state is JobState.COMPLETED:
+            return "COMPLETED"
         return "COMPLETING" if job.live_ranks else "STOPPED"
 
     def _hold(self, request: ports.Hold, now: float) -> str:

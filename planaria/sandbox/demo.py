@@ -189,7 +189,6 @@ def run(config: DemoConfig, watcher: Watcher) -> Summary:
             world.up()
             summary = _Demo(config, watcher, world).run()
             if not config.keep:
-                watcher.stage("ending the sandbox")
                 world.down()
         return summary
 

@@ -34,6 +34,8 @@ class LoggedWorld(World):
         if not self.mine:
             return
         with uninterrupted():
+            if self.emulator is not None:
+                self.progress("ending the sandbox")
             if self.kept is None and isinstance(sys.exception(), Exception) and self.folder.exists():
                 self.kept = keep_logs(self.folder)
             super().down()

@@ -347,7 +347,7 @@ def test_a_job_whose_ranks_all_end_well_is_completed(world: World, job: str) -> 
     assert world.job_state(job) == JobState.RUNNING
     world.end_rank(job, 1, 0)
     assert world.job_state(job) == JobState.COMPLETED
-    assert ask(world, ports.Stop((job,), "TERM", 0.0)) == {job: "STOPPED"}
+    assert ask(world, ports.Stop((job,), "TERM", 0.0)) == {job: "COMPLETED"}
     assert ask(world, ports.Requeue(job, (A, B), 2, -1)) == {job: f"REFUSED: {job} is completed"}
 
 

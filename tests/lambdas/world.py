@@ -38,6 +38,7 @@ NAMES = [f"demo-{n}" for n in range(4)]
 BOOT_SECONDS = 20.0
 START_SECONDS = 3.0
 VISIBILITY_SECONDS = 60.0
+INVOKE_SECONDS = 0.02
 RECEIVES = 5
 
 # The calls that change something outside of the Lambda.
@@ -157,6 +158,7 @@ class World:
     def call(self, function: str, event: dict[str, Any]) -> Any:
         """Invoke one function; Killed leaves it when a kill was set."""
         handler = importlib.import_module(f"lambdas.{function}").handler
+        self.clock.advance(INVOKE_SECONDS)
         before, self._function = self._function, function
         try:
             return handler(json.loads(json.dumps(event)), None)
