@@ -35,8 +35,8 @@ RIVALS = {
     "SageMaker HyperPod training operator (awslabs/ai-on-sagemaker-hyperpod@b13e484)": {
         "published_node_fault_remediation_seconds": 94.283,
         "measured": None,
-        "why": "needs a HyperPod cluster in an AWS account; the figure is a log line in its documentation, of "
-        "other hardware and with other things counted",
+        "why": "needs a HyperPod cluster in an AWS account; the figure is a log line in its "
+        "documentation, of other hardware and with other things counted",
     },
     "NVSentinel v0.4.0": {
         "measured": None,

@@ -159,7 +159,7 @@ class Observer:
         return dict(answer.get("Item", {}))
 
     def _trail(self, since: float) -> Iterator[dict[str, Any]]:
-        """The emulator's record of API calls, newest first. It has no pages, and boto3 sends whole seconds."""
+        """The emulator's record of API calls, newest first. It has no pages, and boto3 sends no fractions."""
         seen: set[str] = set()
         until: float | None = None
         while True:

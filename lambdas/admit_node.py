@@ -18,6 +18,9 @@ def handler(event: Event, gw: Gateways) -> Fields:
         raise PermanentError(f"{node} did not pass its check: {check.get('reason') or 'no result reported'}")
     name, mark = incident["name"], incident["mark"]
     if node != incident["node_id"]:
+        # Written before the name changes hands: from here on the name is not the old instance's, and nobody
+        # may isolate by it on the old one's account.
+        gw.ledger.write(incident["node_id"], int(incident["session"]), sets={"replaced_by": node})
         join = Join(name, node, str(new.get("address", "")), mark)
         word = str(ask_scheduler(gw, event, "join", join).get(name, "UNKNOWN"))
         if word != "JOINED":

@@ -17,7 +17,7 @@ def handler(event: Event, gw: Gateways) -> Fields:
     document, execution, machine = event["document"], event["execution"], event["machine"]
     now = gw.clock.now()
     if isinstance(document, Mapping) and "session" in document:
-        node, session = document["node_id"], int(document["session"])
+        node, session = console.session_document(document)
         row = gw.ledger.enter(node, session)
     else:
         order = console.node_order(machine, document)
@@ -45,6 +45,8 @@ def _claim(gw: Gateways, order: console.NodeOrder, machine: str, execution: str,
     """A person's start meets the same claim and breaker as an event."""
     node = order.node_id
     row = gw.ledger.node(node) or _look_up(gw, node)
+    if row.get("claim_id") == execution:
+        gw.ledger.open_incident_row(row)
     if row.get("claim_id") != execution:
         _check_allowed(gw, order, row)
         row = _claim_anew(gw, order, machine, execution, now, row)
@@ -52,10 +54,15 @@ def _claim(gw: Gateways, order: console.NodeOrder, machine: str, execution: str,
     name = incident_id(node, session)
     gw.ledger.step(name, Step.DETECTED, now)
     if order.verb != "launch" and not plans.is_gone(row) and row["phase"] in ACTIVE:
-        refusal = gw.breaker.admit(name, "console", now)
+        old = row.get("supersedes") or {}
+        before = incident_id(node, old["session"]) if old else ""
+        refusal = gw.breaker.admit(name, "console", now, before)
         if refusal:
             gw.ledger.close(node, session, Phase.CANCELLED, now, refusal, held=True)
             raise PermanentError(refusal)
+    superseded = gw.ledger.end_superseded(row, now)
+    if superseded and superseded != execution:
+        gw.workflows.stop(superseded, f"superseded by session {session}")
     return row
 
 
@@ -83,8 +90,6 @@ def _claim_anew(
             f"{order.node_id} has an active incident already ({order.node_id}-{held.get('session')}, "
             f"{held.get('action')}); wait for its end or start a stronger action"
         ) from None
-    if raises and row.get("execution_arn"):
-        gw.workflows.stop(row["execution_arn"], f"superseded by {claimed['session']}")
     return claimed
 
 
@@ -99,6 +104,8 @@ def _look_up(gw: Gateways, node: str) -> Row:
 
 def _check_allowed(gw: Gateways, order: console.NodeOrder, row: Row) -> None:
     node = order.node_id
+    if row.get("replaced_by"):
+        raise PermanentError(f"{node} was replaced by {row['replaced_by']} already; order that one instead")
     if order.verb == "remove" and row.get("job_id"):
         job = gw.jobs.job(row["job_id"])
         if job and job.get("state") in ("RUNNING", "STOPPED") and node in job["nodes"].values():

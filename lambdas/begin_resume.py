@@ -15,9 +15,11 @@ from planaria.wiring import Gateways
 def handler(event: Event, gw: Gateways) -> Fields:
     document, execution = event["document"], event["execution"]
     if isinstance(document, Mapping) and "number" in document:
-        job = gw.jobs.enter(document["job_id"], int(document["number"]))
+        job = gw.jobs.enter(*console.resume_document(document))
     else:
         job = _claim(gw, document, execution)
+    resuming.open_own_incident(gw, job)
+    job = gw.jobs.enter(job["job_id"], int(job["resume_number"]))
     number = int(job["resume_number"])
     if job.get("pending"):
         raise resuming.stand_down(gw, job)
@@ -40,7 +42,9 @@ def _claim(gw: Gateways, document: object, execution: str) -> Row:
     if job.get("resume_phase") in ACTIVE:
         raise PermanentError(f"resume {job['resume_number']} of job {order.job_id} is under way")
     try:
-        job = gw.jobs.claim_resume(job, execution, order.reason or "asked by a person", gw.clock.now(), False)
+        job = gw.jobs.claim_resume(
+            job, execution, order.reason or "asked by a person", gw.clock.now(), False, gw.clock.now()
+        )
     except Conflict as conflict:
         row = conflict.row or {}
         waits = [*row.get("pending", {}), *row.get("unresolved", {})]
@@ -48,8 +52,7 @@ def _claim(gw: Gateways, document: object, execution: str) -> Row:
             f"job {order.job_id} cannot be resumed now: "
             + (f"it waits for {', '.join(sorted(waits))}" if waits else "its row changed; try again")
         ) from None
-    resuming.open_own_incident(gw, job, gw.clock.now(), order.reason or "asked by a person")
-    return gw.jobs.job(order.job_id) or job
+    return job
 
 
 def _over_budget(gw: Gateways, job: Row) -> str:

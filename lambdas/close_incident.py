@@ -2,10 +2,14 @@
 
 from lambdas import resuming
 from lambdas.boundary import Event, Fields, task
-from lambdas.ending import escalate, reason_of
+from lambdas.ending import escalate, jobs_of, reason_of
+from planaria.core import wanted
 from planaria.core.errors import Fenced
 from planaria.core.incident import Phase
+from planaria.core.table import Row
 from planaria.wiring import Gateways
+
+OUT_OF_WORK = "its node was taken out of work by a person"
 
 
 @task
@@ -18,9 +22,18 @@ def handler(event: Event, gw: Gateways) -> Fields:
     if outcome is Phase.ESCALATED:
         closed = escalate(gw, incident, row, reason)
     else:
-        if outcome is Phase.RETIRED and incident["job_id"]:
-            resuming.node_settled(gw, incident, "", "its node was taken out of work by a person")
+        if outcome is Phase.RETIRED:
+            _retire(gw, incident, row)
         closed = gw.ledger.close(node, session, outcome, gw.clock.now(), reason)
     if not closed:
         raise Fenced(f"session {session} of {node} is over")
     return {"outcome": outcome.value}
+
+
+def _retire(gw: Gateways, incident: Event, row: Row) -> None:
+    """A person took the node out of work: its jobs wait for another one; a removed one is wanted no more."""
+    for job in jobs_of(incident, row):
+        resuming.node_settled(gw, {**incident, "job_id": job}, "", OUT_OF_WORK)
+    if incident["verb"] == "remove" and row.get("group"):
+        declared = gw.cluster.group(row["group"]).size
+        wanted.lower(gw.table, row["group"], declared, incident["incident_id"], gw.clock.now())

@@ -19,13 +19,22 @@ def handler(event: Event, gw: Gateways) -> Fields:
     if first.get("attempt") == number:
         resuming.credit(gw, job, Step.FIRST_STEP, float(first["at"]), train_step=first["step"])
     resuming.close_own_incident(gw, job, outcome, reason)
-    if outcome is Phase.ESCALATED:
-        gw.notices.publish(
-            f"Planaria {gw.cluster.name}: job {job_id} needs you",
-            f"Resume {number} of job {job_id} ended ESCALATED.\nWhy: {reason}\n"
-            f"Look: planaria jobs\nThen start resume_job in the console with "
-            f'{{"job_id": "{job_id}", "reason": "..."}}\nRunbook: docs/runbooks/escalated.md\n',
-        )
-    if not gw.jobs.close_resume(job_id, number, outcome, reason, gw.clock.now()):
+    closed = gw.jobs.close_resume(job_id, number, outcome, reason, gw.clock.now())
+    job = gw.jobs.job(job_id) or {}
+    if job.get("resume_number") != number or job.get("resume_phase") != outcome:
+        raise Fenced(f"resume {number} of job {job_id} is over")
+    if outcome is Phase.ESCALATED and job.get("mailed") != number:
+        _mail(gw, job_id, number, reason)
+        gw.jobs.write(job_id, {"mailed": number})
+    elif not closed:
         raise Fenced(f"resume {number} of job {job_id} is over")
     return {"outcome": outcome.value}
+
+
+def _mail(gw: Gateways, job_id: str, number: int, reason: str) -> None:
+    gw.notices.publish(
+        f"Planaria {gw.cluster.name}: job {job_id} needs you",
+        f"Resume {number} of job {job_id} ended ESCALATED.\nWhy: {reason}\n"
+        f"Look: planaria jobs\nThen start resume_job in the console with "
+        f'{{"job_id": "{job_id}", "reason": "..."}}\nRunbook: docs/runbooks/escalated.md\n',
+    )

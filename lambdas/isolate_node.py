@@ -21,19 +21,26 @@ GRACE_SECONDS = 2.0
 def handler(event: Event, gw: Gateways) -> Fields:
     incident = event["incident"]
     row = gw.ledger.enter(incident["node_id"], int(incident["session"]))
+    if row.get("replaced_by"):
+        return {}  # an earlier execution got as far: the name is the replacement's now
     if not plans.isolated_by(row, incident["mark"]):
-        row = _isolate(event, gw, row)
+        row = _isolate(event, gw)
     _await_checkpoint(event, gw, row)
-    _empty(event, gw)
+    _empty(event, gw, row)
     return {}
 
 
-def _isolate(event: Event, gw: Gateways, row: Row) -> Row:
+def _isolate(event: Event, gw: Gateways) -> Row:
     incident = event["incident"]
+    node, session = incident["node_id"], int(incident["session"])
     name, mark = incident["name"], incident["mark"]
+    # Before it is asked for: a session that is cancelled meanwhile must know what to take back.
+    row = gw.ledger.write(node, session, sets={"isolation_asked": mark})
     request = (Lost if plans.is_gone(row) else Isolate)((name,), mark)
     word = str(ask_scheduler(gw, event, "isolate", request).get(name, "UNKNOWN: no answer for this node"))
     if word.startswith("FOREIGN"):
+        # Told to the other branch, which may be waiting for capacity that is not wanted any more.
+        gw.ledger.write(node, session, sets={"isolation_refused": True})
         raise PermanentError(
             f"{name} is isolated by someone else ({word.partition(': ')[2]}); it is left alone"
         )
@@ -41,8 +48,8 @@ def _isolate(event: Event, gw: Gateways, row: Row) -> Row:
         raise Waiting(f"isolation of {name} is not confirmed: {word}")
     now = gw.clock.now()
     row = gw.ledger.write(
-        incident["node_id"],
-        int(incident["session"]),
+        node,
+        session,
         sets={
             "isolation": {"mark": mark, "at": now},
             "health": HEALTH.get(incident["action"], "Unschedulable"),
@@ -55,7 +62,7 @@ def _isolate(event: Event, gw: Gateways, row: Row) -> Row:
 def _await_checkpoint(event: Event, gw: Gateways, row: Row) -> None:
     """The job must not be stopped before its emergency checkpoint is saved or too late."""
     incident, asked = event["incident"], row.get("checkpoint") or {}
-    if not asked.get("ticket") or asked.get("ended"):
+    if not asked.get("ticket") or asked.get("ended") or plans.is_gone(row):
         return
     now = gw.clock.now()
     sets: dict[Any, Any] = {("checkpoint", "ended"): True}
@@ -76,23 +83,23 @@ def _await_checkpoint(event: Event, gw: Gateways, row: Row) -> None:
     gw.ledger.write(incident["node_id"], int(incident["session"]), sets=sets)
 
 
-def _empty(event: Event, gw: Gateways) -> None:
-    """End the job whose ranks run here: without this node it cannot go on."""
+def _empty(event: Event, gw: Gateways, row: Row) -> None:
+    """End the jobs whose ranks run here: without this node they cannot go on."""
     incident = event["incident"]
-    jobs = ask_scheduler(gw, event, "jobs_on", JobsOn((incident["name"],))).get(incident["name"], [])
-    if incident["job_id"] and incident["job_id"] not in jobs:
-        jobs = [*jobs, incident["job_id"]]
-    for job in jobs:
-        row = gw.jobs.job(job)
-        if row is not None and row.get("stopped_attempt") != row["attempt"]:
-            # Written before the signal, so that the exits of the other ranks are known as our doing.
-            gw.jobs.write(job, {"stopped_attempt": row["attempt"], "state": "STOPPED"})
+    node, session, name = incident["node_id"], int(incident["session"]), incident["name"]
+    found = ask_scheduler(gw, event, "jobs_on", JobsOn((name,))).get(name, [])
+    jobs = sorted({*found, *row.get("stopped_jobs", []), incident["job_id"]} - {""})
     if not jobs:
         return
+    if jobs != row.get("stopped_jobs"):
+        gw.ledger.write(node, session, sets={"stopped_jobs": jobs})
+    for job in jobs:
+        gw.jobs.wait_for(job, node, incident["incident_id"])
+        gw.jobs.stopping(job, incident["incident_id"])
     stopped = ask_scheduler(gw, event, "stop", Stop(tuple(jobs), "TERM", GRACE_SECONDS))
     left = sorted(job for job, word in stopped.items() if word == "COMPLETING")
     if left:
         raise Waiting(f"job {left[0]} is still ending")
     for job in sorted(job for job, word in stopped.items() if word == "COMPLETED"):
-        gw.jobs.write(job, {"state": "COMPLETED"})
+        gw.jobs.completed(job)
     gw.ledger.step(incident["incident_id"], Step.JOB_STOPPED, gw.clock.now())

@@ -44,6 +44,7 @@ def exited(gw: Gateways, signal: Signal, judgement: Judgement) -> Judgement:
     if job.get("stopped_attempt") == attempt:
         return ends(Outcome.COVERED, f"we ended attempt {attempt} of job {job_id} ourselves")
     if job.get("pending"):
+        gw.jobs.owe(job_id, f"exit/{job_id}/{attempt}")
         waits = ", ".join(sorted(job["pending"]))
         return ends(Outcome.JOINED, f"job {job_id} is resumed when {waits} is healed")
     claim = f"exit/{job_id}/{attempt}"
@@ -60,7 +61,8 @@ def exited(gw: Gateways, signal: Signal, judgement: Judgement) -> Judgement:
 
 def _resume(gw: Gateways, job: Row, claim: str, signal: Signal) -> Row | None:
     """The claimed resume. One whose own attempt failed before its first step is superseded by the next."""
-    if job.get("resume_phase") in ACTIVE and job.get("resume_number") != job["attempt"]:
+    other = job.get("resume_phase") in ACTIVE and job.get("resume_claim") != claim
+    if other and job.get("resume_number") != job["attempt"]:
         return None
     reason = f"rank {signal.evidence.get('rank')} ended with {signal.evidence.get('exit_code')}"
     at = signal.time if signal.time is not None else gw.clock.now()

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 from typing import Any
 
-from lambdas import job_events, opening
+from lambdas import job_events, opening, resuming, undoing
 from planaria.core import parsers
 from planaria.core.affected import affected
 from planaria.core.incident import ACTIVE, Phase, Step
@@ -45,6 +45,9 @@ def _judge_signal(gw: Gateways, signal: Signal, text: str) -> dict[str, Any]:
         return {"outcome": "DUPLICATE", "node_id": signal.node_id, "reason": f"already {prior['outcome']}"}
     for _ in range(TRIES):
         row = _row(gw, signal.node_id)
+        if row is not None and _ended_already(signal, row):
+            gw.ledger.record_outcome(signal.dedupe_key, now, {"outcome": "OPENED", "node_id": signal.node_id})
+            return {"outcome": "OPENED", "node_id": signal.node_id, "reason": "its session has ended since"}
         view = NodeView.from_row(row) if row else None
         judgement = judge(signal, view, known=False, policy=gw.cluster.policy, now=now)
         try:
@@ -67,16 +70,22 @@ def _judge_signal(gw: Gateways, signal: Signal, text: str) -> dict[str, Any]:
     }
 
 
+def _ended_already(signal: Signal, row: Row) -> bool:
+    """This event opened the node's last session, which is over; only the event's outcome got lost."""
+    return row.get("claim_id") == signal.dedupe_key and row.get("phase") not in ACTIVE
+
+
 def _row(gw: Gateways, node: str | None) -> Row | None:
-    """The node's row; an id that the ledger does not know is looked up in EC2 once."""
+    """The node's row; an id that the ledger does not know is looked up in EC2 once
+    (once an hour and Lambda environment)."""
     if node is None:
         return None
     row = gw.ledger.node(node)
-    if row is None and not gw.ledger.is_stranger(node, gw.clock.now()):
+    if row is None and not gw.strangers.known(node, gw.clock.now()):
         for instance in gw.fleet.describe([node]):
             row = gw.ledger.note_node(node, facts(instance))
         if row is None:
-            gw.ledger.note_stranger(node, gw.clock.now())
+            gw.strangers.note(node, gw.clock.now())
     return row
 
 
@@ -93,9 +102,6 @@ def _act(gw: Gateways, signal: Signal, judgement: Judgement, row: Row, text: str
             return job_events.exited(gw, signal, judgement)
     if not acting:
         return judgement
-    if judgement.cancels and (row.get("isolation") or row.get("launch")):
-        late = f"{judgement.reason}, but the node is isolated already and its heal goes on"
-        return dataclasses.replace(judgement, cancels=False, reason=late)
     if judgement.cancels:
         _cancel(gw, row)
     elif judgement.outcome is Outcome.OPENED or judgement.raises:
@@ -159,17 +165,21 @@ def _node_ready(gw: Gateways, signal: Signal) -> None:
 
 
 def _cancel(gw: Gateways, row: Row) -> None:
-    """A healthy report ends its own session, before anything destructive was recorded."""
+    """A healthy report ends its own session, before anything destructive was recorded.
+
+    Stopping the execution calls sweep, which takes back what the session had begun (lambdas/undoing.py).
+    """
     session = int(row["session"])
-    if row.get("phase") not in ACTIVE:
-        return
     name = f"{row['node_id']}-{session}"
+    reason = "the node is healthy again"
+    if not gw.ledger.close(row["node_id"], session, Phase.CANCELLED, gw.clock.now(), reason, seen=row):
+        return
     if row.get("execution_arn"):
         gw.workflows.stop(row["execution_arn"], "cancelled by a healthy report")
     gw.breaker.release(name, str((row.get("fault") or {}).get("detector", "unknown")))
-    if row.get("job_id"):
-        gw.jobs.settle(row["job_id"], row["node_id"], name, None)
-    gw.ledger.close(row["node_id"], session, Phase.CANCELLED, gw.clock.now(), "the node is healthy again")
+    if row.get("job_id") and not undoing.outstanding(gw.ledger.node(row["node_id"]) or {}):
+        incident = {"job_id": row["job_id"], "node_id": row["node_id"], "incident_id": name}
+        resuming.node_settled(gw, incident, "", "")
 
 
 def _outcome_facts(gw: Gateways, signal: Signal, judgement: Judgement, text: str) -> dict[Any, Any]:

@@ -9,11 +9,11 @@ import uuid
 from lambdas.boundary import Event, Fields, task
 from planaria.core import tags
 from planaria.core.cluster import NodeGroup, Offering
-from planaria.core.errors import CapacityError, Waiting
+from planaria.core.errors import CapacityError, PermanentError, Waiting
 from planaria.core.incident import Step, launch_token
 from planaria.core.plans import GONE_STATES
 from planaria.core.ports import LaunchRequest
-from planaria.core.table import Conflict, Row, below, missing
+from planaria.core.table import Conflict, Row, below, equals, missing
 from planaria.wiring import Gateways
 
 LEASE_SECONDS = 10.0
@@ -23,6 +23,8 @@ LEASE_SECONDS = 10.0
 def handler(event: Event, gw: Gateways) -> Fields:
     incident = event["incident"]
     row = gw.ledger.enter(incident["node_id"], int(incident["session"]))
+    if row.get("isolation_refused"):
+        raise PermanentError("no replacement is launched: the node's isolation was refused")
     launch = row.get("launch") or {}
     if not launch.get("instance_id"):
         group = gw.cluster.group(row.get("group") or next(iter(gw.cluster.node_groups)))
@@ -35,12 +37,11 @@ def _launch(incident: Event, gw: Gateways, row: Row, group: NodeGroup) -> Row:
     while True:
         launch = row.get("launch") or {"number": 1, "index": 0}
         number, index = int(launch["number"]), int(launch["index"])
+        if launch.get("instance_id"):
+            return launch
         if index >= len(group.offerings):
-            gw.ledger.write(
-                incident["node_id"],
-                int(incident["session"]),
-                sets={"launch": {"number": number + 1, "index": 0}},
-            )
+            following = {"number": number + 1, "index": 0}
+            gw.ledger.write(incident["node_id"], int(incident["session"]), sets={"launch": following})
             raise CapacityError(f"no offering of node group {group.name} has capacity now")
         offering = group.offerings[index]
         # A stored token goes before a new one: it may have launched already, in another session's name.
@@ -57,10 +58,20 @@ def _launch(incident: Event, gw: Gateways, row: Row, group: NodeGroup) -> Row:
             else:
                 instance = gw.fleet.launch(_request(incident, row, group, offering, token))
         except CapacityError:
-            following = {"number": number, "index": index + 1}
-            row = gw.ledger.write(incident["node_id"], int(incident["session"]), sets={"launch": following})
+            row = _pass_over(incident, gw, token, {"number": number, "index": index + 1})
             continue
         return _record(incident, gw, row, group, offering, instance)
+
+
+def _pass_over(incident: Event, gw: Gateways, token: str, following: Row) -> Row:
+    """On to the next offering, unless another call has launched with this token after all."""
+    unused = equals(("launch", "token"), token) & missing(("launch", "instance_id"))
+    try:
+        return gw.ledger.write(
+            incident["node_id"], int(incident["session"]), sets={"launch": following}, when=unused
+        )
+    except Conflict as conflict:
+        return conflict.row or {}
 
 
 def _lease(incident: Event, gw: Gateways, number: int, index: int, token: str) -> Row:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lambdas.ending import escalate
+from lambdas.ending import escalate, give_back
 from planaria.core.incident import ACTIVE, Phase, Step, execution_name, incident_id
 from planaria.core.ledger import Claim
 from planaria.core.plans import incident_document, is_gone
@@ -17,41 +17,44 @@ def open_incident(gw: Gateways, claim: Claim, seen: Row, raises: bool) -> str:
 
     Safe to repeat with the same claim. Raises Conflict when the node changed since `seen` was read.
     """
-    before = str(seen.get("execution_arn", "")) if raises else ""
     now = gw.clock.now()
     row = gw.ledger.claim(claim, seen, now, raises)
     name = incident_id(row["node_id"], row["session"])
     gw.ledger.step(name, Step.DETECTED, claim.detected_at)
     if not is_gone(row):
         # A node that is gone already takes nothing from the fleet by being isolated.
-        refusal = gw.breaker.admit(name, str(claim.fault.get("detector", "unknown")), now)
+        old = row.get("supersedes") or {}
+        before = incident_id(row["node_id"], old["session"]) if old else ""
+        refusal = gw.breaker.admit(name, str(claim.fault.get("detector", "unknown")), now, before)
         if refusal:
             gw.ledger.close(row["node_id"], row["session"], Phase.CANCELLED, now, refusal, held=True)
             return refusal
     if row.get("job_id"):
         gw.jobs.wait_for(row["job_id"], row["node_id"], name)
-    if before:
-        gw.workflows.stop(before, f"superseded by session {row['session']}")
+    superseded = gw.ledger.end_superseded(row, now)
+    if superseded:
+        gw.workflows.stop(superseded, f"superseded by session {row['session']}")
     start(gw, row)
     gw.ledger.step(name, Step.TRIAGED, gw.clock.now())
     return ""
 
 
-def start(gw: Gateways, row: Row) -> None:
-    """StartExecution from the row alone. One that has ended while its claim is active gets a next attempt."""
+def start(gw: Gateways, row: Row) -> Execution:
+    """StartExecution from the row alone; the execution's state. What has ended while its claim is active is
+    sweep's to restart."""
     if row.get("phase") not in ACTIVE:
-        return
+        return Execution.NONE
     node, session = row["node_id"], int(row["session"])
     document = {"incident_id": incident_id(node, session), "node_id": node, "session": session}
     _, state = gw.workflows.start(row["machine"], row["execution"], document)
-    if state is not Execution.RUNNING:
-        restart(gw, row)
+    return state
 
 
 def restart(gw: Gateways, row: Row) -> None:
     """The execution of an active session has ended: the next attempt, or a person after the last one."""
     node, session, attempt = row["node_id"], int(row["session"]), int(row["attempt"])
     if attempt >= gw.cluster.policy.max_attempts:
+        give_back(gw, row)
         escalate(
             gw,
             incident_document(row),

@@ -22,8 +22,9 @@ def node_settled(gw: Gateways, incident: Mapping[str, Any], replacement: str, un
     row = gw.jobs.settle(job, node, name, replacement or None, unresolved)
     if row is None or row.get("pending") or row.get("unresolved"):
         return False
-    if row.get("state") != "STOPPED" and not replacement:
-        return False  # the job never stopped running: nothing to resume
+    if not row.get("owed"):
+        # Nothing to resume: the job never stopped, or the resume that was owed has been opened already.
+        return row.get("resume_claim") == name and open_resume(gw, row, name, "", True) is not None
     return open_resume(gw, row, name, f"incident {name} ended", supersede=True) is not None
 
 
@@ -40,20 +41,20 @@ def open_resume(
     failed_at: when a process of the job failed (epoch seconds). Such a resume has an incident of its own,
     and waits a little for news of a node fault before it requeues.
     """
-    before = job if job.get("resume_phase") in ACTIVE else None
     if job.get("resume_claim") != claim_id:
         try:
-            job = gw.jobs.claim_resume(job, claim_id, reason, gw.clock.now(), supersede)
+            job = gw.jobs.claim_resume(job, claim_id, reason, gw.clock.now(), supersede, failed_at)
         except Conflict:
             return None
-        if before is not None:
-            close_own_incident(gw, before, Phase.SUPERSEDED, f"superseded by {job['resume_name']}")
-            if before.get("resume_arn"):
-                gw.workflows.stop(before["resume_arn"], f"superseded by {job['resume_name']}")
     if job.get("resume_phase") in ACTIVE:
-        if failed_at is not None:
-            open_own_incident(gw, job, failed_at, reason)
-        start_resume(gw, job, settle=failed_at is not None)
+        old = job.get("resume_superseded") or {}
+        if old:
+            why = f"superseded by {job['resume_name']}"
+            close_own_incident(gw, {**job, "resume_name": old["name"]}, Phase.SUPERSEDED, why)
+            if old["arn"]:
+                gw.workflows.stop(old["arn"], why)
+        open_own_incident(gw, job)
+        start_resume(gw, job)
     return job
 
 
@@ -65,15 +66,19 @@ def stand_down(gw: Gateways, job: Row) -> Fenced:
     return Fenced(f"job {job['job_id']} waits for {len(job['pending'])} nodes; the last one resumes it")
 
 
-def start_resume(gw: Gateways, job: Row, settle: bool = False) -> Execution:
+def start_resume(gw: Gateways, job: Row) -> Execution:
     """StartExecution from the row alone; started twice it is one execution."""
+    settle = job.get("resume_failed_at") is not None
     document = {"job_id": job["job_id"], "number": job["resume_number"], "settle": settle}
     _, state = gw.workflows.start("resume_job", job["resume_name"], document)
     return state
 
 
-def open_own_incident(gw: Gateways, job: Row, at: float, reason: str) -> None:
-    """A resume that no node incident stands behind has a row and a timeline of its own."""
+def open_own_incident(gw: Gateways, job: Row) -> None:
+    """A resume that no node incident stands behind has a row and a timeline of its own. May be repeated."""
+    at = job.get("resume_failed_at")
+    if at is None:
+        return
     name = str(job["resume_name"])
     sets: dict[Any, Any] = {
         "listing": "INCIDENT",
@@ -82,8 +87,8 @@ def open_own_incident(gw: Gateways, job: Row, at: float, reason: str) -> None:
         "session": job["resume_number"],
         "action": "MONITOR",
         "mode": "act",
-        "reason": reason,
-        "rule": "job-exit",
+        "reason": job["resume_reason"],
+        "rule": "job-exit" if str(job["resume_claim"]).startswith("exit/") else "console",
         "job_id": job["job_id"],
         "opened_at": gw.clock.now(),
         "detected_at": at,
@@ -92,7 +97,7 @@ def open_own_incident(gw: Gateways, job: Row, at: float, reason: str) -> None:
         gw.table.write(f"INCIDENT#{name}", "INCIDENT", sets=sets, when=missing("incident_id"))
     except Conflict:
         pass  # opened by an earlier delivery
-    gw.ledger.step(name, Step.DETECTED, at)
+    gw.ledger.step(name, Step.DETECTED, float(at))
     gw.ledger.step(name, Step.TRIAGED, gw.clock.now())
     gw.jobs.write(str(job["job_id"]), {("credits", name): True})
 

@@ -2,6 +2,7 @@
 replacement that is no longer wanted."""
 
 from lambdas.boundary import Event, Fields, task
+from lambdas.ending import give_back
 from planaria.core.errors import PermanentError
 from planaria.core.incident import Step
 from planaria.core.plans import isolated_by
@@ -18,8 +19,7 @@ def handler(event: Event, gw: Gateways) -> Fields:
     if target != node:
         if target != row.get("replacement_id") or (gw.ledger.node(target) or {}).get("admitted_at"):
             raise PermanentError(f"{target} is not this incident's unused replacement; it is not terminated")
-        gw.ledger.note_node(target, {"acts": {"terminate": now}})
-        gw.fleet.terminate(target)
+        give_back(gw, row)
         return {}
     if not isolated_by(row, incident["mark"]):
         raise PermanentError(f"{node} is not isolated by this incident; it is not terminated")

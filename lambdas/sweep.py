@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from lambdas import opening, resuming
+from lambdas import opening, resuming, undoing
 from lambdas.boundary import logger
 from planaria import wiring
 from planaria.core.errors import PlanariaError
@@ -29,7 +29,12 @@ FORGET_SECONDS = 86_400.0
 def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
     gw = wiring.gateways()
     nodes, jobs = gw.ledger.nodes(), gw.jobs.jobs()
-    counts = {"claims": _claims(gw, nodes), "jobs": _jobs(gw, jobs)}
+    cancelled = [row for row in nodes if undoing.outstanding(row)]
+    counts = {
+        "claims": _claims(gw, nodes),
+        "undone": _each(cancelled, "undoing of", lambda row: undoing.undo(gw, row)),
+        "jobs": _jobs(gw, jobs),
+    }
     if event.get("detail-type") != STATUS_CHANGE:
         counts["findings"] = _inventory(gw, nodes)
         counts["held"] = _held(gw, nodes)
@@ -66,7 +71,11 @@ def _claims(gw: Gateways, nodes: list[Row]) -> int:
         since = max(float(row.get("opened_at_attempt", 0.0)), float(row["opened_at"]))
         if gw.clock.now() - since < CLAIM_GRACE_SECONDS:
             return False
-        opening.start(gw, gw.ledger.enter(row["node_id"], row["session"]))
+        fresh = gw.ledger.enter(row["node_id"], row["session"])
+        if fresh.get("execution_arn"):
+            return False
+        if opening.start(gw, fresh) is not Execution.RUNNING:
+            opening.restart(gw, fresh)
         return True
 
     return _each(nodes, "claim", check)
@@ -77,11 +86,10 @@ def _jobs(gw: Gateways, jobs: list[Row]) -> int:
         row = _settle_ended(gw, row)
         if row.get("resume_phase") in ACTIVE:
             return _revive_resume(gw, row)
-        waits = row.get("pending") or row.get("unresolved")
-        if waits or row.get("state") != "STOPPED" or row.get("stopped_attempt") != row["attempt"]:
+        if row.get("pending") or row.get("unresolved") or not row.get("owed"):
             return False
         # The last node was settled and the claim that should follow got lost.
-        claim = f"sweep/{row['job_id']}/{row['attempt']}/{row.get('resume_number', 0)}"
+        claim = f"sweep/{row['job_id']}/{row['owed']}"
         return resuming.open_resume(gw, row, claim, "found by sweep", supersede=False) is not None
 
     return _each(jobs, "job", check)
@@ -91,21 +99,22 @@ def _settle_ended(gw: Gateways, job: Row) -> Row:
     """Every incident takes its node off `pending`, also one that died before it could."""
     for node, name in dict(job.get("pending", {})).items():
         head, _ = gw.ledger.incident(name)
-        if head is None or "outcome" not in head:
-            continue
+        if head is None or "outcome" not in head or head["outcome"] == "CANCELLED":
+            continue  # what was cancelled is settled once its isolation is taken back
         row = gw.ledger.node(node) or {}
         if row.get("phase") in ACTIVE and row.get("session") != split_incident_id(name)[1]:
             gw.jobs.wait_for(job["job_id"], node, f"{node}-{row['session']}")
             continue
         healed = head["outcome"] == "HEALED"
         taken = bool(row.get("isolation") or row.get("gone"))
-        unresolved = "" if healed or not taken else str(head.get("outcome_reason", "its incident ended"))
+        unresolved = "" if healed or not taken else str(head.get("outcome_reason") or "its incident ended")
         replacement = head.get("replacement_id") if healed else None
         job = gw.jobs.settle(job["job_id"], node, name, replacement, unresolved) or job
     return job
 
 
 def _revive_resume(gw: Gateways, job: Row) -> bool:
+    """The row is read anew once the execution's state is known: it may have closed the resume meanwhile."""
     arn, number = job.get("resume_arn"), int(job["resume_number"])
     if not arn:
         if gw.clock.now() - float(job["resume_opened_at"]) < CLAIM_GRACE_SECONDS:
@@ -114,6 +123,7 @@ def _revive_resume(gw: Gateways, job: Row) -> bool:
             return True
     elif gw.workflows.state(arn) is Execution.RUNNING:
         return False
+    job = gw.jobs.enter(job["job_id"], number)
     claim = f"sweep/{job['job_id']}/{number}"
     return (
         resuming.open_resume(gw, job, claim, f"the execution of resume {number} died", supersede=True)

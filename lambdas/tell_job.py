@@ -2,13 +2,18 @@
 
 from lambdas import resuming
 from lambdas.boundary import Event, Fields, task
+from lambdas.ending import jobs_of
 from planaria.wiring import Gateways
 
 
 @task
 def handler(event: Event, gw: Gateways) -> Fields:
     incident = event["incident"]
-    gw.ledger.enter(incident["node_id"], int(incident["session"]))
-    if not incident["job_id"]:
-        return {"resumed": False}
-    return {"resumed": resuming.node_settled(gw, incident, event.get("replacement") or "", "")}
+    row = gw.ledger.enter(incident["node_id"], int(incident["session"]))
+    replacement = event.get("replacement") or ""
+    resumed = [
+        job
+        for job in jobs_of(incident, row)
+        if resuming.node_settled(gw, {**incident, "job_id": job}, replacement, "")
+    ]
+    return {"resumed": resumed}

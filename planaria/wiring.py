@@ -29,6 +29,7 @@ from planaria.core.ports import (
     Table,
     Workflows,
 )
+from planaria.core.strangers import Strangers
 
 CLUSTER_FILE = Path(__file__).resolve().parent.parent / "cluster.json"
 
@@ -70,6 +71,10 @@ class Gateways:
     @functools.cached_property
     def ledger(self) -> Ledger:
         return Ledger(self.table)
+
+    @functools.cached_property
+    def strangers(self) -> Strangers:
+        return Strangers()
 
     @functools.cached_property
     def jobs(self) -> JobLedger:

@@ -54,7 +54,7 @@ def incidents(
         for d in documents
     ]
     columns = ("INCIDENT", "NODE", "ACTION", "OUTCOME", "OPENED", "TOOK", "WHY")
-    screen.console().print(screen.table(columns, rows))
+    screen.console().print(screen.table(columns, rows, clip=("WHY",)))
 
 
 @app.command("incident")

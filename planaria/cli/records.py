@@ -227,10 +227,10 @@ def follow(
 
 
 def _next_step(done: set[str], head: Row) -> str:
-    if "begun" not in done:
-        return "the workflow starts"
     if head.get("node_id") is None:
         return "the job is resumed"
+    if "begun" not in done:
+        return "the workflow starts"
     if "isolated" not in done:
         return "the node is isolated"
     for before, after, what in (

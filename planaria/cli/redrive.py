@@ -24,8 +24,10 @@ HIDDEN_SECONDS = 120
 """How long a received message is hidden from others; longer than a batch takes."""
 
 WAIT_SECONDS = 1
-EMPTY_RECEIVES = 3
-"""Receives without a message after which a queue counts as empty: SQS asks some of its servers only."""
+"""Above 0 SQS asks all of its servers, not some."""
+
+EMPTY_RECEIVES = 2
+"""Receives without a message after which a queue counts as empty."""
 
 
 class Lane(StrEnum):

@@ -97,13 +97,26 @@ def word(value: object) -> Text:
     return Text(text or "-", style=COLOURS.get(text, "") if text else "dim")
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], fold: Sequence[str] = ()) -> Table:
-    """fold: the columns whose text may be broken into lines; ids never are."""
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    fold: Sequence[str] = (),
+    clip: Sequence[str] = (),
+) -> Table:
+    """fold: columns whose text may be broken into lines. clip: columns whose text is cut where the room
+    ends. The others always stand there whole: an id that is cut is worth nothing."""
     made = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    for name in columns:
-        made.add_column(name, no_wrap=name not in fold, overflow="fold" if name in fold else "ellipsis")
-    for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else word(cell) for cell in row))
+    cells = [[cell if isinstance(cell, Text) else word(cell) for cell in row] for row in rows]
+    for number, name in enumerate(columns):
+        if name in fold:
+            made.add_column(name, overflow="fold")
+        elif name in clip:
+            made.add_column(name, no_wrap=True, overflow="ellipsis")
+        else:
+            width = max([len(name)] + [row[number].cell_len for row in cells])
+            made.add_column(name, no_wrap=True, min_width=width)
+    for row in cells:
+        made.add_row(*row)
     return made
 
 

@@ -25,11 +25,16 @@ class Breaker:
         self._cap = cap
         self._window = window_seconds
 
-    def admit(self, incident: str, detector: str, now: float) -> str:
-        """ "" when the removal may go on, else why not. The same incident asked twice is admitted once."""
+    def admit(self, incident: str, detector: str, now: float, instead_of: str = "") -> str:
+        """Why the removal may not go on, "" when it may. The same incident asked twice is admitted once.
+
+        instead_of: the incident of the same node that this one superseded; its slot serves for both.
+        """
         fleet, own = "removals", f"removals_by_{detector}"
         for _ in range(4):
             room = exists((fleet, incident)) | (smaller(fleet, self._cap) & smaller(own, self._cap))
+            if instead_of:
+                room = room | exists((fleet, instead_of))
             sets: dict[Any, Any] = {(fleet, incident): now, (own, incident): now}
             try:
                 self._table.write(*KEY, sets=sets, when=room & exists(fleet) & exists(own))

@@ -43,10 +43,7 @@ def node_order(machine: str, document: object) -> NodeOrder:
     example = _NODE_EXAMPLE[machine]
     verbs = _ACTIONS[machine]
     fields = _fields(document, {"node_id", "action", "reason"}, example)
-    try:
-        node = node_id(fields.get("node_id"), "node_id")
-    except InvalidInput as error:
-        raise InvalidInput(f"{error}; a right document is {example}") from None
+    node = _node(fields, machine)
     verb = fields.get("action", next(iter(verbs)) if len(verbs) == 1 else None)
     if verb not in verbs:
         raise InvalidInput(
@@ -62,6 +59,35 @@ def job_order(document: object) -> JobOrder:
     if not isinstance(job, str) or not 0 < len(job) <= 128:
         raise InvalidInput(f"job_id must be a job's id, got {job!r:.60}; a right document is {_JOB_EXAMPLE}")
     return JobOrder(job, _reason(fields, _JOB_EXAMPLE))
+
+
+def session_document(document: Mapping[str, Any]) -> tuple[str, int]:
+    """Node and session of what triage and sweep start an execution with."""
+    node, session = _node(document, "heal_node"), document.get("session")
+    if isinstance(session, bool) or not isinstance(session, int):
+        raise InvalidInput(
+            f"session is Planaria's own and must be a whole number, got {session!r:.40}; "
+            f"a right document is {_NODE_EXAMPLE['heal_node']}"
+        )
+    return node, session
+
+
+def resume_document(document: Mapping[str, Any]) -> tuple[str, int]:
+    """Job and number of what a resume is started with."""
+    job, number = document.get("job_id"), document.get("number")
+    if not isinstance(job, str) or isinstance(number, bool) or not isinstance(number, int):
+        raise InvalidInput(
+            f"job_id must be a text and number, Planaria's own, a whole number, got {job!r:.60} and "
+            f"{number!r:.40}; a right document is {_JOB_EXAMPLE}"
+        )
+    return job, number
+
+
+def _node(document: Mapping[str, Any], machine: str) -> str:
+    try:
+        return node_id(document.get("node_id"), "node_id")
+    except InvalidInput as error:
+        raise InvalidInput(f"{error}; a right document is {_NODE_EXAMPLE[machine]}") from None
 
 
 def _fields(document: object, known: set[str], example: str) -> Mapping[str, Any]:

@@ -8,7 +8,6 @@ from planaria.core.table import Changes, Row
 
 EVENT_DAYS = 30
 DAY = 86_400.0
-STRANGER_SECONDS = 3600.0
 
 
 class EventRows:
@@ -23,15 +22,6 @@ class EventRows:
     def record_outcome(self, dedupe_key: str, now: float, facts: Changes) -> None:
         sets: dict[Any, Any] = {"at": now, "expires_at": int(now + EVENT_DAYS * DAY), **facts}
         self.table.write(*_event_key(dedupe_key), sets=sets)
-
-    def is_stranger(self, node: str, now: float) -> bool:
-        """EC2 was asked about this id lately and it is no instance of this cluster."""
-        row = self.table.get(f"STRANGER#{node}", "STRANGER")
-        return row is not None and float(row["expires_at"]) > now
-
-    def note_stranger(self, node: str, now: float) -> None:
-        sets = {"expires_at": int(now + STRANGER_SECONDS)}
-        self.table.write(f"STRANGER#{node}", "STRANGER", sets=sets)
 
     def count(self, what: str, now: float, number: int = 1) -> None:
         """Counted per hour, not written singly: NOT_MANAGED and duplicates in a storm."""

@@ -6,6 +6,7 @@ scheduler names in the same order (a replacement takes the failed node's name, s
 finds it empty.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from planaria.core.errors import Fenced
@@ -29,6 +30,8 @@ RESUME_IDLE = missing("resume_phase") | one_of(
     "resume_phase", tuple(p.value for p in Phase if p not in ACTIVE)
 )
 
+SETTLED_KEPT = 64
+
 
 class JobLedger:
     def __init__(self, table: Table) -> None:
@@ -48,6 +51,7 @@ class JobLedger:
             "names": names,
             "nodes": {str(rank): node for rank, node in enumerate(nodes)},
             "pending": {},
+            "settled": {},
             "unresolved": {},
             "credits": {},
             "resumes": {},
@@ -72,11 +76,31 @@ class JobLedger:
     # --- nodes of the job --------------------------------------------------------------------------
 
     def wait_for(self, job: str, node: str, incident: str) -> None:
-        """The job must not be resumed before this incident has ended. An unknown job waits for nothing."""
+        """The job must not be resumed before this incident has ended. A job that is not in the ledger, or
+        was told of the end already, waits for nothing."""
         try:
-            self.write(job, {("pending", node): incident})
+            self.write(job, {("pending", node): incident}, when=differs(("settled", node), incident))
         except Conflict:
             return
+
+    def stopping(self, job: str, incident: str) -> None:
+        """We are about to end the job's processes, so it is owed a resume. Written before the signal, so
+        that the exits of its ranks are known as our doing."""
+        row = self.job(job)
+        if row is not None and row.get("state") != "COMPLETED":
+            sets = {"stopped_attempt": row["attempt"], "state": "STOPPED", "owed": incident}
+            self.write(job, sets)
+
+    def completed(self, job: str) -> None:
+        """The job had come to its own end: nothing is owed to it."""
+        try:
+            self.write(job, {"state": "COMPLETED"}, ("owed",))
+        except Conflict:
+            return
+
+    def owe(self, job: str, why: str) -> None:
+        """The job needs a resume that cannot be opened now; whoever settles its last node opens it."""
+        self.write(job, {"owed": why})
 
     def settle(
         self, job: str, node: str, incident: str, replacement: str | None, unresolved: str = ""
@@ -96,8 +120,10 @@ class JobLedger:
                     self.write(job, {("nodes", rank): new}, when=equals(("nodes", rank), node))
                 except Conflict:
                     continue
-        sets: dict[Any, Any] = {("credits", incident): True}
-        removes: tuple[Path, ...] = (("pending", node),)
+        sets: dict[Any, Any] = {("credits", incident): True, ("settled", node): incident}
+        if replacement and row.get("state") != "COMPLETED":
+            sets["owed"] = incident
+        removes: tuple[Path, ...] = (("pending", node), *_oldest(row["settled"], node))
         if unresolved:
             sets[("unresolved", node)] = unresolved
         else:
@@ -109,9 +135,18 @@ class JobLedger:
 
     # --- the resume claim ----------------------------------------------------------------------------
 
-    def claim_resume(self, job: Row, claim_id: str, reason: str, now: float, supersede: bool) -> Row:
+    def claim_resume(
+        self,
+        job: Row,
+        claim_id: str,
+        reason: str,
+        now: float,
+        supersede: bool,
+        failed_at: float | None = None,
+    ) -> Row:
         """Claim the job's next attempt; `job` is the row that the decision rests on.
 
+        failed_at: when a process of the job failed, which is what this resume is about (epoch seconds).
         With `supersede` (a heal has changed the job's nodes) a resume under way is void and replaced.
         Returns the row as claimed, also when an earlier try of the same claim won. Raises Conflict when
         nodes are pending or unresolved, another resume is under way, or the row changed.
@@ -130,10 +165,15 @@ class JobLedger:
             "resume_name": resume_name(str(job["job_id"]), number),
             "resume_opened_at": now,
             ("resumes", str(number)): now,
+            "resume_superseded": {},
+            "resume_failed_at": failed_at,
         }
+        if job.get("resume_phase") in ACTIVE:
+            old = {"name": job.get("resume_name", ""), "arn": job.get("resume_arn", "")}
+            sets["resume_superseded"] = old
         try:
             return self.write(
-                str(job["job_id"]), sets, ("resume_arn", "waiting", "resume_step_chosen"), when=ready
+                str(job["job_id"]), sets, ("resume_arn", "waiting", "resume_step_chosen", "owed"), when=ready
             )
         except Conflict as conflict:
             if conflict.row is not None and conflict.row.get("resume_claim") == claim_id:
@@ -179,3 +219,9 @@ class JobLedger:
         except Fenced:
             return False
         return True
+
+
+def _oldest(settled: Mapping[str, str], node: str) -> list[Path]:
+    """Entries beyond the newest; incident ids end with the session, which is a time."""
+    others = sorted((name for name in settled if name != node), key=lambda name: settled[name][-13:])
+    return [("settled", name) for name in others[:-SETTLED_KEPT]]

@@ -24,6 +24,10 @@ SESSION_ATTRIBUTES = (
     "checkpoint",
     "replacement_id",
     "outcome_reason",
+    "isolation_asked",
+    "isolation_refused",
+    "stopped_jobs",
+    "supersedes",
 )
 
 
@@ -78,11 +82,14 @@ class Ledger(IncidentRows, EventRows):
         previous = seen.get("session")
         if raises and seen.get("phase") in ACTIVE:
             free = equals("session", previous) & one_of("phase", ACTIVE)
-            removes: Sequence[Path] = ("waiting", "execution_arn")
+            removes: Sequence[Path] = ("waiting", "execution_arn", "isolation_refused")
         else:
             free = missing("session") if previous is None else equals("session", previous)
             idle = missing("phase") | one_of("phase", tuple(p.value for p in Phase if p not in ACTIVE))
             free, removes = free & idle, SESSION_ATTRIBUTES
+            if seen.get("phase") == Phase.CANCELLED:
+                # What the cancelled session had begun is taken over, so that nothing of it gets lost.
+                removes = tuple(name for name in removes if name not in ("launch", "replacement_id"))
         session = next_session(now, previous)
         sets: dict[Any, Any] = {
             "node_id": claim.node_id,
@@ -106,6 +113,8 @@ class Ledger(IncidentRows, EventRows):
             "execution": execution_name(claim.node_id, session, 1),
             **claim.facts,
         }
+        if raises and seen.get("phase") in ACTIVE:
+            sets["supersedes"] = {"session": previous, "execution_arn": seen.get("execution_arn", "")}
         key = _key(claim.node_id)
         try:
             row = self.table.write(*key, sets=sets, removes=removes, when=free)
@@ -114,11 +123,18 @@ class Ledger(IncidentRows, EventRows):
                 raise
             row = conflict.row
         self.open_incident_row(row)
-        if raises and previous is not None and previous != row["session"]:
-            self.close_incident_row(
-                claim.node_id, int(previous), Phase.SUPERSEDED, now, f"superseded by {row['session']}"
-            )
         return row
+
+    def end_superseded(self, row: Row, now: float) -> str:
+        """Close the row of the session that this one superseded; its execution's ARN, "" when there is none.
+
+        Repeated with the claim, so that a crash in between leaves no open predecessor.
+        """
+        old = row.get("supersedes") or {}
+        if old:
+            reason = f"superseded by {row['session']}"
+            self.close_incident_row(row["node_id"], int(old["session"]), Phase.SUPERSEDED, now, reason)
+        return str(old.get("execution_arn", ""))
 
     def enter(self, node: str, session: int) -> Row:
         """The node's row, if this session is still its active one; every Task begins here."""
@@ -153,22 +169,30 @@ class Ledger(IncidentRows, EventRows):
         return self.write(node, session, sets={("acts", name): now})
 
     def close(
-        self, node: str, session: int, outcome: Phase, now: float, reason: str = "", held: bool = False
+        self,
+        node: str,
+        session: int,
+        outcome: Phase,
+        now: float,
+        reason: str = "",
+        held: bool = False,
+        seen: Row | None = None,
     ) -> bool:
         """End the session; False when it had ended already. The incident's row is closed in any case.
 
         held: the breaker refused it, so it never was: its signal is judged anew later and must not be
-        older than the end of a session.
+        older than the end of a session. seen: close only if no act was recorded since this row was read.
         """
         sets: dict[Any, Any] = {"phase": outcome.value, "outcome_reason": reason}
         if not held:
             sets["ended_at"] = now
         fresh = True
         try:
-            row = self.write(node, session, sets=sets, removes=("waiting",))
-            if outcome is Phase.HEALED and "replacement_id" in row:
-                # The replacement has the node's place in the job now.
-                self.table.write(*_key(node), removes=("job_id",), when=equals("session", session))
+            # A held session never was: the same event claims anew.
+            removes = ("waiting", "claim_id") if held else ("waiting",)
+            row = self.write(node, session, sets=sets, removes=removes, when=_no_act_since(seen))
+        except Conflict:
+            return False
         except Fenced:
             row, fresh = self.node(node) or {}, False
             if row.get("session") == session and row.get("phase") in set(Phase):
@@ -184,3 +208,9 @@ class Ledger(IncidentRows, EventRows):
 
 def _key(node: str) -> tuple[str, str]:
     return f"NODE#{node}", "NODE"
+
+
+def _no_act_since(seen: Row | None) -> Condition | None:
+    if seen is None:
+        return None
+    return equals("acts", seen["acts"]) if "acts" in seen else missing("acts")

@@ -41,6 +41,7 @@ class NodeView:
     acts: Mapping[str, float] = field(default_factory=dict)
     ended_at: float | None = None
     gone: bool = False
+    replaced_by: str = ""
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> "NodeView":
@@ -69,6 +70,7 @@ class NodeView:
             acts=_times(acts) if isinstance(acts, Mapping) else {},
             ended_at=_number(row.get("ended_at")),
             gone=row.get("gone") is True,
+            replaced_by=_text(row.get("replaced_by")),
         )
 
     @property
@@ -78,8 +80,10 @@ class NodeView:
 
     @property
     def over(self) -> bool:
-        """The instance is not coming back: known to be terminated, or retired by our own session."""
-        return self.gone or self.phase == "RETIRED"
+        """The instance is not coming back: known to be terminated, its place taken by a replacement, or
+        removed by our own session. (RETIRED without a termination is a node that a person isolated.)"""
+        removed = self.phase == "RETIRED" and "terminate" in self.acts
+        return self.gone or bool(self.replaced_by) or removed
 
     @property
     def family(self) -> str:

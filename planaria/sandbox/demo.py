@@ -30,10 +30,10 @@ RECIPE = ROOT / "recipes/jobs/gpt-demo.yaml"
 
 FAULTS = {
     "xid79": "Xid 79",
-    "broken-gpu": "a broken GPU",
-    "spot": "a spot interruption",
-    "terminate": "an instance terminated without warning",
-    "kill-rank": "a killed training process",
+    "broken-gpu": "broken GPU",
+    "spot": "spot interruption",
+    "terminate": "instance terminated",
+    "kill-rank": "process killed",
 }
 """The faults that the demo can show, and what the plot calls them. `kill-rank` breaks the job and no node."""
 

@@ -85,9 +85,10 @@ def terminal(points: Sequence[TrainingPoint], breaks: Breaks, width: int, height
     notes = [(breaks.at - begin, high, breaks.what, "red+")]
     if resumed is not None:
         notes.append((resumed.at - begin, high - (high - low) * 0.14, _resumed(breaks), "green+"))
-    for x, y, text, colour in notes:
+    for x, _, _, colour in notes:
         # A segment and not a `line`: that one brings the theme's own background along.
         figure.draw(figure.segment((x, x), (low, high), marker=plotext.marker("│", pixel=colour)))
+    for x, y, text, colour in notes:
         fits = x + (len(text) + 8) * column < end - begin
         place, side = (x + 1.5 * column, "left") if fits else (x - 1.5 * column, "right")
         figure.draw(figure.text(place, y, plotext.colorize(text, colour), alignment=side))

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from planaria.memory.fleet import MemoryFleet
 from tests.cli.conftest import NODES, NOW, Bench
 
@@ -79,6 +81,17 @@ def test_incidents_newest_first_and_open_ones_alone(bench: Bench) -> None:
     assert [d["incident_id"] for d in bench.run("incidents", "--open", "--json").json] == [still]
     assert len(bench.run("incidents", "--limit", "1", "--json").json) == 1
     assert "Xid 79" in bench.run("incidents").out
+
+
+def test_ids_are_whole_in_a_narrow_terminal(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    bench.add_nodes()
+    name = bench.add_incident()
+    bench.gateways.ledger.note_incident(name, {"outcome_reason": "a long story " * 20})
+    shown = bench.run("incidents").out
+    assert name in shown
+    assert max(len(line) for line in shown.splitlines()) <= 100
+    assert sum(name in line for line in shown.splitlines()) == 1
 
 
 def test_an_incident_has_exactly_the_keys_that_scripts_rely_on(bench: Bench) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,12 @@ def test_a_new_and_an_empty_folder_are_free(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidInput, match="is no folder"):
         folder.check_free(tmp_path / "file")
+
+
+@pytest.fixture(autouse=True)
+def _temporary(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Kept logs go where pytest clears up."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("logs")))
 
 
 class _Broken(LoggedWorld):

@@ -84,12 +84,12 @@ def test_every_write_is_fenced_by_the_session(ledger: Ledger) -> None:
 
 def test_a_superseding_session_inherits_open_intents_and_ends_the_old_one(ledger: Ledger) -> None:
     old = ledger.claim(claim(action="REBOOT"), None, NOW)["session"]
-    ledger.write(
-        NODE, old, sets={"isolation": {"mark": "m"}, "launch": {"token": "t"}, "waiting": {"token": "w"}}
-    )
+    intents = {"isolation": {"mark": "m"}, "launch": {"token": "t"}, "waiting": {"token": "w"}}
+    ledger.write(NODE, old, sets={"execution_arn": "arn:old", **intents})
     new = ledger.claim(claim("event-2"), ledger.node(NODE), NOW, raises=True)
     assert new["session"] == old + 1  # same millisecond: previous + 1
     assert (new["isolation"], new["launch"], "waiting" in new) == ({"mark": "m"}, {"token": "t"}, False)
+    assert ledger.end_superseded(new, NOW) == ledger.end_superseded(new, NOW) == "arn:old"
     head, _ = ledger.incident(f"{NODE}-{old}")
     assert head is not None and head["outcome"] == "SUPERSEDED"
     with pytest.raises(Fenced):

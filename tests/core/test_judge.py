@@ -140,7 +140,8 @@ def test_an_instance_check_fails_while_we_reboot() -> None:
 )
 def test_a_gone_node_makes_everything_stale(name: str) -> None:
     assert judged(name, NodeView(A, gone=True)).outcome is Outcome.STALE
-    assert judged(name, NodeView(A, phase="RETIRED")).outcome is Outcome.STALE
+    assert judged(name, NodeView(A, phase="RETIRED", acts={"terminate": T - 5})).outcome is Outcome.STALE
+    assert judged(name, NodeView(A, phase="HEALED", replaced_by="i-0bbbbbbbb")).outcome is Outcome.STALE
 
 
 def test_the_event_that_first_tells_of_the_end_is_never_stale() -> None:

@@ -55,7 +55,6 @@ def test_a_session_that_was_superseded_changes_nothing(world: World, function: s
     assert rows(world) == before
 
 
-@pytest.mark.xfail(strict=True, reason="F16: an escalation mails before it knows whether the session is its own")
 @pytest.mark.parametrize("end", [Phase.HEALED, Phase.CANCELLED])
 def test_escalating_a_session_that_has_ended_mails_nobody(world: World, end: Phase) -> None:
     incident = begun(world)
@@ -65,12 +64,22 @@ def test_escalating_a_session_that_has_ended_mails_nobody(world: World, end: Pha
     assert world.notices.sent == []
 
 
-@pytest.mark.xfail(strict=True, reason="F16: an escalation delivered twice mails twice and then looks FENCED")
 def test_an_escalation_delivered_twice_mails_once_and_stays_an_escalation(world: World) -> None:
     incident = begun(world)
     event = {"incident": incident, "outcome": "ESCALATED", "reason": "no capacity"}
     answers = [world.call("close_incident", event)["result"] for _ in range(2)]
     assert (answers, len(world.notices.sent)) == (["DONE", "DONE"], 1)
+
+
+def test_an_escalation_ends_also_when_the_mail_cannot_be_sent(world: World) -> None:
+    def denied(subject: str, text: str) -> None:
+        raise PermanentError("AuthorizationError: the topic is gone")
+
+    world.notices.publish = denied  # type: ignore[method-assign]
+    world.fleet.refuse = lambda request: PermanentError("quota")
+    fall_off(world)
+    world.run(3600)
+    assert world.ends == ["ESCALATED"] and len(world.driver.records) == 1
 
 
 def resuming(world: World) -> dict[str, Any]:
@@ -94,7 +103,6 @@ def test_a_resume_that_is_over_changes_nothing(world: World, function: str) -> N
     assert world.attempts == []
 
 
-@pytest.mark.xfail(strict=True, reason="F16: an escalated resume mails before it knows whether it is over")
 def test_escalating_a_resume_that_has_ended_mails_nobody(world: World) -> None:
     resume = resuming(world)
     world.gw.jobs.close_resume(JOB, 2, Phase.HEALED, "", world.now)
@@ -164,7 +172,6 @@ def test_two_launches_at_once_make_one_instance(world: World) -> None:
     assert "under way by another call" in second[0]["reason"]
 
 
-@pytest.mark.xfail(strict=True, reason="F06: a late refusal overwrites the launch that another call has recorded")
 def test_a_refusal_that_comes_late_does_not_undo_the_launch_of_another_call(world: World) -> None:
     """CreateFleet took longer than the lease; the next try has launched meanwhile."""
     incident = begun(world)

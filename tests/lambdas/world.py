@@ -84,6 +84,18 @@ class _Port:
         return lambda *args, **kwargs: self._world.effect(f"{self._name}.{attribute}", value, args, kwargs)
 
 
+def stub(port: Any, method: str, instead: Callable[..., Any]) -> Callable[..., Any]:
+    """Put `instead` in the place of a twin's method; the method itself comes back."""
+    real: Callable[..., Any] = getattr(port, method)
+    setattr(port, method, instead)
+    return real
+
+
+def nothing_answers(*_: Any) -> Any:
+    """A defect: no error of ours."""
+    raise RuntimeError("a defect")
+
+
 def cluster(mode: str = "act", size: int = 8, removals: int = 4, **policy: Any) -> Cluster:
     limits = {"max_removals": removals, "max_share": 0.5, "window_seconds": 3600}
     offerings = [
