@@ -16,14 +16,17 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # Not exported: set-up itself must not run on the Python of a .venv that it may have to replace.
 with = PATH="$(CURDIR)/.venv/bin:$$PATH"
 
-# make demo SCHEDULER=process DIR=/tmp/planaria PORT=4600 ARGS="--json"
-options = $(if $(SCHEDULER),--scheduler $(SCHEDULER)) $(if $(DIR),--dir $(DIR)) $(if $(PORT),--port $(PORT)) $(ARGS)
+# A variable as given to make itself: a PORT or NODE that happens to be in the environment means nothing here.
+given = $(if $(findstring command line,$(origin $(2))),$(1) $($(2)))
+# make demo FAULT=spot NODE=demo-2 SCHEDULER=process DIR=/tmp/planaria PORT=4600 ARGS=--json
+options = $(call given,--fault,FAULT) $(call given,--node,NODE) $(call given,--scheduler,SCHEDULER) \
+    $(call given,--dir,DIR) $(call given,--port,PORT) $(ARGS)
 # make synth CLUSTER=recipes/clusters/mine.yaml
-context = $(if $(CLUSTER),-c cluster=$(CLUSTER)) $(ARGS)
+context = $(if $(findstring command line,$(origin CLUSTER)),-c cluster=$(CLUSTER)) $(ARGS)
 
 .PHONY: demo test campaign check synth deploy clean help setup setup-cdk
 
-demo: setup ## Watch a node break and the training job go on, on this machine (SCHEDULER=, DIR=, PORT=, ARGS=)
+demo: setup ## Watch a node break and the training job go on, on this machine (FAULT=, NODE=, SCHEDULER=, DIR=, PORT=)
 	@$(with) planaria demo $(options)
 
 test: setup ## Run all tests but the campaigns (TESTS=tests/core, ARGS="-k xid")

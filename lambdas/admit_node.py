@@ -3,7 +3,7 @@
 from lambdas.boundary import Event, Fields, ask_scheduler, task
 from planaria.core.errors import PermanentError, Waiting
 from planaria.core.incident import Step
-from planaria.core.ports import Join, Readmit
+from planaria.core.scheduling import Join, Readmit
 from planaria.core.table import Row
 from planaria.wiring import Gateways
 

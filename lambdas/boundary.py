@@ -13,7 +13,8 @@ from aws_lambda_powertools import Logger
 from planaria import wiring
 from planaria.core import asking
 from planaria.core.errors import CapacityError, Fenced, InvalidInput, PermanentError, TransientError, Waiting
-from planaria.core.ports import Answer, Scheduler, SchedulerRequest
+from planaria.core.ports import Answer, Scheduler
+from planaria.core.scheduling import SchedulerRequest
 from planaria.core.table import Conflict
 from planaria.wiring import Gateways
 

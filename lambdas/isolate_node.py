@@ -9,7 +9,8 @@ from lambdas.boundary import Event, Fields, ask_scheduler, task
 from planaria.core import plans
 from planaria.core.errors import PermanentError, TransientError, Waiting
 from planaria.core.incident import Step
-from planaria.core.ports import AnswerState, Isolate, JobsOn, Lost, Stop
+from planaria.core.ports import AnswerState
+from planaria.core.scheduling import Isolate, JobsOn, Lost, Stop
 from planaria.core.table import Row
 from planaria.wiring import Gateways
 

@@ -4,7 +4,7 @@ from lambdas import resuming
 from lambdas.boundary import Event, Fields, ask_scheduler, task
 from planaria.core.errors import PermanentError, Waiting
 from planaria.core.incident import Step
-from planaria.core.ports import Requeue
+from planaria.core.scheduling import Requeue
 from planaria.wiring import Gateways
 
 

@@ -8,7 +8,8 @@ repeats this until that Task must have ended. Everything here may be repeated.
 from lambdas import resuming
 from lambdas.ending import give_back
 from planaria.core.incident import Phase, incident_id, isolation_reason
-from planaria.core.ports import AnswerState, Readmit
+from planaria.core.ports import AnswerState
+from planaria.core.scheduling import Readmit
 from planaria.core.table import Row, equals
 from planaria.wiring import Gateways
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from planaria.cli import options, records, screen
-from planaria.cli.incidents import timeline
+from planaria.cli.incidents import bar_width, timeline
 from planaria.core.errors import InvalidInput
 from planaria.core.table import Row
 
@@ -104,7 +104,7 @@ def show(summary: "Summary", shown: Console) -> None:
     width = min(shown.width, 100)
     shown.print()
     shown.print(Rule("the incident, seconds since the fault was seen", style="dim"), width=width)
-    shown.print(timeline(summary.incident, summary.steps, width=26))
+    shown.print(timeline(summary.incident, summary.steps, bar_width(width)))
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column()

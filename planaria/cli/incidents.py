@@ -75,10 +75,11 @@ def incident(
         screen.emit(records.incident_document(head, steps))
         return
     names = records.names_of(gateways.ledger.nodes())
-    screen.console().print(picture(head, steps, names))
+    shown = screen.console()
+    shown.print(picture(head, steps, names, bar_width(shown.width)))
 
 
-def picture(head: Row, steps: list[Row], names: dict[str, str]) -> Group:
+def picture(head: Row, steps: list[Row], names: dict[str, str], bar: int) -> Group:
     """An incident for people: its facts, then its timeline."""
     node = head.get("node_id")
     facts = Table.grid(padding=(0, 2))
@@ -105,10 +106,15 @@ def picture(head: Row, steps: list[Row], names: dict[str, str]) -> Group:
         )
     fact("opened", screen.iso(head.get("opened_at")))
     fact("execution", head.get("execution_arn"))
-    return Group(facts, timeline(head, steps))
+    return Group(facts, timeline(head, steps, bar))
 
 
-def timeline(head: Row, steps: list[Row], width: int = 28) -> Table:
+def bar_width(columns: int) -> int:
+    """Columns for the bars of a timeline in a terminal that is this wide."""
+    return 26 if columns >= 96 else 10
+
+
+def timeline(head: Row, steps: list[Row], width: int) -> Table:
     """The steps with their seconds and a bar of when they happened, `width` columns wide."""
     began = float(head.get("detected_at") or head.get("opened_at") or 0.0)
     length = max([float(row["at"]) - began for row in steps] + [1e-6])

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from planaria.cli import options, records, screen
-from planaria.cli.incidents import timeline
+from planaria.cli.incidents import bar_width, timeline
 from planaria.cli.target import Target, connect
 from planaria.core import console
 from planaria.core.errors import PermanentError, TransientError
@@ -118,7 +118,7 @@ def _follow(target: Target, name: str, as_json: bool) -> None:
     if as_json:
         screen.emit(records.incident_document(seen.head, seen.steps))
     else:
-        shown.print(timeline(seen.head, seen.steps))
+        shown.print(timeline(seen.head, seen.steps, bar_width(shown.width)))
         line = (
             Text("Incident ") + Text(name, style="bold") + Text(" ended ") + screen.word(seen.head["outcome"])
         )

@@ -1,9 +1,10 @@
 """`planaria triage --observe`: what would be done about these events."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from planaria.cli import options, screen
 from planaria.core.errors import InvalidInput
@@ -49,10 +50,16 @@ def triage(
     if as_json:
         screen.emit(found)
         return
-    keys = ("file", "node_id", "kind", "code", "outcome", "action", "reason")
-    rows = [[Path(each[key]).name if key == "file" else each[key] for key in keys] for each in found]
-    if not rows:
+    if not found:
         screen.say("The files hold no event.", stderr=False)
         return
-    columns = ("FILE", "NODE", "KIND", "CODE", "OUTCOME", "ACTION", "REASON")
-    screen.console().print(screen.table(columns, rows, fold=("FILE", "CODE", "REASON")))
+    rows = [(each["outcome"], each["action"], _what(each)) for each in found]
+    screen.console().print(screen.table(("OUTCOME", "ACTION", "EVENT"), rows, fold=("EVENT",)))
+
+
+def _what(judged: dict[str, Any]) -> Text:
+    """The event in one line, the reason below it."""
+    text = Text(Path(judged["file"]).name, style="bold")
+    for part in (judged["kind"], judged["code"], judged["node_id"]):
+        text.append(f"  {part}" if part else "", style="not bold")
+    return text.append(f"\n{judged['reason']}", style="not bold dim")

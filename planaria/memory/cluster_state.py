@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from planaria.core import ports
+from planaria.core import scheduling
 from planaria.core.errors import InvalidInput
 
 OURS = "planaria"
@@ -168,40 +168,46 @@ class ClusterState:
 
     # --- requests --------------------------------------------------------------------------------
 
-    def answer(self, request: ports.SchedulerRequest, now: float) -> dict[str, Any]:
+    def answer(self, request: scheduling.SchedulerRequest, now: float) -> dict[str, Any]:
         """Carry out one request; the value is what the port's docstring of the request says."""
         self.tick(now)
         match request:
-            case ports.NodeQuery(nodes=nodes):
+            case scheduling.NodeQuery(nodes=nodes):
                 return {name: self._describe(name) for name in nodes}
-            case ports.Isolate(nodes=nodes, reason=reason):
+            case scheduling.Isolate(nodes=nodes, reason=reason):
                 return {name: self._isolate(name, reason, lost=False) for name in nodes}
-            case ports.Lost(nodes=nodes, reason=reason):
+            case scheduling.Lost(nodes=nodes, reason=reason):
                 return {name: self._isolate(name, reason, lost=True) for name in nodes}
-            case ports.Readmit(nodes=nodes, reason=reason):
+            case scheduling.Readmit(nodes=nodes, reason=reason):
                 return {name: self._readmit(name, reason) for name in nodes}
-            case ports.Join():
+            case scheduling.Join():
                 return {request.name: self._join(request)}
-            case ports.JobsOn(nodes=nodes):
+            case scheduling.JobsOn(nodes=nodes):
                 return {name: self.jobs_on(name) for name in nodes}
-            case ports.Stop(jobs=jobs):
+            case scheduling.Stop(jobs=jobs):
                 return {job_id: self._stop(job_id, request, now) for job_id in jobs}
-            case ports.Hold(job=job_id):
+            case scheduling.Hold(job=job_id):
                 return {job_id: self._hold(request, now)}
-            case ports.Requeue(job=job_id):
+            case scheduling.Requeue(job=job_id):
                 return {job_id: self._requeue(request, now)}
-            case ports.Place(job=job_id, count=count):
+            case scheduling.Place(job=job_id, count=count):
                 job = self.jobs.get(job_id) or Job(job_id, count, 1)
                 return {job_id: self._candidates(job, now)[: max(0, count)]}
         raise InvalidInput(f"unknown scheduler request {request!r}")
 
-    def review(self, request: ports.SchedulerRequest, value: dict[str, Any], now: float) -> dict[str, Any]:
+    def review(
+        self, request: scheduling.SchedulerRequest, value: dict[str, Any], now: float
+    ) -> dict[str, Any]:
         """The present value of an answer given earlier, without asking for anything anew."""
         self.tick(now)
-        if isinstance(request, ports.Stop):
+        if isinstance(request, scheduling.Stop):
             return {job_id: self._stopped(job_id) for job_id in request.jobs}
-        job = self.jobs.get(request.job) if isinstance(request, ports.Requeue) else None
-        if isinstance(request, ports.Requeue) and value.get(request.job) == "PENDING" and job is not None:
+        job = self.jobs.get(request.job) if isinstance(request, scheduling.Requeue) else None
+        if (
+            isinstance(request, scheduling.Requeue)
+            and value.get(request.job) == "PENDING"
+            and job is not None
+        ):
             if job.attempt == request.attempt:
                 return {job.job_id: "RUNNING"}
             if job.queued is None or job.queued["attempt"] != request.attempt:
@@ -227,16 +233,16 @@ class ClusterState:
         """Someone other than Planaria isolates this node."""
         self.nodes[name].isolated = {"reason": reason, "by": by}
 
-    def state_of(self, name: str) -> ports.NodeState:
+    def state_of(self, name: str) -> scheduling.NodeState:
         node = self.nodes.get(name)
         if node is None:
-            return ports.NodeState.UNKNOWN
+            return scheduling.NodeState.UNKNOWN
         if node.lost or node.node_id not in self.up:
-            return ports.NodeState.DOWN
+            return scheduling.NodeState.DOWN
         busy = bool(self.jobs_on(name))
         if node.isolated is not None:
-            return ports.NodeState.DRAINING if busy else ports.NodeState.DRAINED
-        return ports.NodeState.ALLOCATED if busy else ports.NodeState.IDLE
+            return scheduling.NodeState.DRAINING if busy else scheduling.NodeState.DRAINED
+        return scheduling.NodeState.ALLOCATED if busy else scheduling.NodeState.IDLE
 
     def _describe(self, name: str) -> dict[str, Any]:
         node = self.nodes.get(name)
@@ -268,7 +274,7 @@ class ClusterState:
         node.isolated, node.lost = None, False
         return "READMITTED"
 
-    def _join(self, request: ports.Join) -> str:
+    def _join(self, request: scheduling.Join) -> str:
         holder = next((n for n in self.nodes.values() if n.node_id == request.node_id), None)
         if holder is not None and holder.name != request.name:
             return f"BUSY: {request.node_id} is {holder.name} already"
@@ -290,7 +296,7 @@ class ClusterState:
             node.isolated = ours
         return "JOINED"
 
-    def _stop(self, job_id: str, request: ports.Stop, now: float) -> str:
+    def _stop(self, job_id: str, request: scheduling.Stop, now: float) -> str:
         job = self.jobs.get(job_id)
         if job is not None:
             job.queued = None
@@ -309,14 +315,14 @@ class ClusterState:
             return "COMPLETED"
         return "COMPLETING" if job.live_ranks else "STOPPED"
 
-    def _hold(self, request: ports.Hold, now: float) -> str:
+    def _hold(self, request: scheduling.Hold, now: float) -> str:
         job = self.jobs.get(request.job)
         if job is None:
             return f"UNKNOWN: no job {request.job}"
         job.hold = {"nodes": list(request.nodes), "until": now + request.seconds}
         return "HELD"
 
-    def _requeue(self, request: ports.Requeue, now: float) -> str:
+    def _requeue(self, request: scheduling.Requeue, now: float) -> str:
         job = self.jobs.get(request.job)
         if job is None:
             return f"REFUSED: no job {request.job}"
@@ -359,7 +365,7 @@ class ClusterState:
             return f"no node {name}"
         if node.isolated is not None:
             return f"{name} is isolated: {node.isolated['reason']}"
-        if self.state_of(name) is ports.NodeState.DOWN:
+        if self.state_of(name) is scheduling.NodeState.DOWN:
             return f"{name} is down"
         others = [other for other in self.jobs_on(name) if other != job.job_id]
         if others:

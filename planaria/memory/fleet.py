@@ -24,13 +24,13 @@ class MemoryFleet:
         return self.instances[node_id]
 
     def describe(self, node_ids: Sequence[str]) -> list[Instance]:
-        return [self.instances[node] for node in node_ids if node in self.instances]
+        return [instance for instance in self.cluster() if instance.node_id in node_ids]
 
     def cluster(self) -> list[Instance]:
-        return list(self.instances.values())
+        return [i for i in self.instances.values() if i.tags.get(tags.CLUSTER) == self._cluster]
 
     def launched(self, token: str) -> list[Instance]:
-        return [i for i in self.instances.values() if i.tags.get(tags.LAUNCH) == token]
+        return [i for i in self.cluster() if i.tags.get(tags.LAUNCH) == token]
 
     def launch(self, request: LaunchRequest) -> str:
         self.calls.append(("launch", request.token))
@@ -44,6 +44,7 @@ class MemoryFleet:
         self.add(
             node_id,
             instance_type=request.instance_type,
+            lifecycle=request.capacity,
             launched_at=self._now(),
             address=f"10.0.0.{len(self.instances) + 1}",
             tags={**request.tags, tags.CLUSTER: self._cluster, tags.LAUNCH: request.token},

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from planaria.core.errors import TransientError
-from planaria.core.ports import Answer, AnswerState, SchedulerRequest
+from planaria.core.ports import Answer, AnswerState
+from planaria.core.scheduling import SchedulerRequest
 from planaria.memory.cluster_state import ClusterState, EndNode, EndRanks
 
 SIGKILL, SIGTERM = 9, 15

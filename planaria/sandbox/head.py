@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from planaria.core.errors import InvalidInput, PlanariaError
-from planaria.core.ports import SchedulerRequest, Stop
+from planaria.core.scheduling import SchedulerRequest, Stop
 from planaria.memory.cluster_state import ClusterState
 from planaria.sandbox import faults
 from planaria.sandbox.documents import Documents

@@ -68,6 +68,7 @@ class World:
         self.outputs: dict[str, str] = {}
         self._head: subprocess.Popen[str] | None = None
         self._head_url = ""
+        self._own = False  # the folder is this sandbox's, and goes with it
         self._token = secrets.token_urlsafe(24)
 
     # --- up and down -------------------------------------------------------------------------------
@@ -76,7 +77,10 @@ class World:
         """Start everything; returns when all nodes are ready. Raises SandboxError with one sentence."""
         if (self.folder / "sandbox.json").exists():
             raise SandboxError(f"A sandbox is in {self.folder} already; `planaria sandbox down` ends it.")
+        if self.folder.exists() and any(self.folder.iterdir()):
+            raise SandboxError(f"{self.folder} is not empty; choose a folder of the sandbox's own.")
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._own = True
         try:
             self._start_emulator()
             self._start_head()
@@ -100,7 +104,8 @@ class World:
         if self.emulator is not None:
             self.emulator.stop()
             self.emulator = None
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._own:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self.up()

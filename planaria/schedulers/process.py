@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planaria.core.errors import InvalidInput, PermanentError, TransientError
-from planaria.core.ports import Answer, SchedulerRequest
+from planaria.core.ports import Answer
+from planaria.core.scheduling import SchedulerRequest
 from planaria.schedulers.wire import decode_answer, encode
 
 TOKEN_HEADER = "X-Planaria-Token"  # noqa: S105  a name, no secret

@@ -5,7 +5,8 @@ from dataclasses import MISSING, asdict, fields
 from typing import Any, get_args, get_type_hints
 
 from planaria.core.errors import InvalidInput
-from planaria.core.ports import Answer, AnswerState, SchedulerRequest
+from planaria.core.ports import Answer, AnswerState
+from planaria.core.scheduling import SchedulerRequest
 
 _REQUESTS: dict[str, type[Any]] = {
     str(each.default): kind

@@ -232,7 +232,7 @@ def test_the_whole_demo(tmp_path: Path) -> None:
     assert _left(tmp_path) == []
 
 
-@pytest.mark.needs("torch", "emulator")
+@pytest.mark.needs("torch", "emulator", "cdk")
 def test_ctrl_c_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     process = _start(tmp_path)
     assert process.stdout is not None

@@ -95,9 +95,6 @@ def test_describe_says_what_ec2_says(world: World) -> None:
     assert world.fleet.describe([]) == [] == world.fleet.describe([UNKNOWN])
 
 
-@pytest.mark.xfail(
-    strict=True, reason="F20: the memory twin knows instances of other clusters", raises=AssertionError
-)
 def test_other_clusters_instances_do_not_exist_in_memory() -> None:
     _only_ours(MemoryWorld())
 

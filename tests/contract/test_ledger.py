@@ -10,7 +10,7 @@ from planaria.core.incident import Phase, Step
 from planaria.core.job_ledger import JobLedger
 from planaria.core.ledger import Claim, Ledger
 from planaria.core.ports import Table
-from planaria.core.table import Conflict
+from planaria.core.table import Conflict, Row
 
 NODE = "i-0123456789abcdef0"
 NOW = 1_793_610_845.0
@@ -153,20 +153,26 @@ def test_a_small_fleet_may_always_heal_one(cap: int, share: float, size: int, re
 NODES = [f"i-{n:017x}" for n in range(4)]
 
 
+def settled(jobs: JobLedger, *told: str | None) -> Row:
+    row = jobs.settle(*told)  # type: ignore[arg-type]
+    assert row is not None
+    return row
+
+
 def test_a_job_with_two_failing_nodes_is_resumed_once_when_both_are_settled(table: Table) -> None:
     jobs = JobLedger(table)
     jobs.register("gpt", ["n0", "n1", "n2", "n3"], NODES, {})
     for node in NODES[:2]:
         jobs.wait_for("gpt", node, f"{node}-1")
-    row = jobs.settle("gpt", NODES[0], f"{NODES[0]}-1", "i-aaaaaaaa", "")
+    row = settled(jobs, "gpt", NODES[0], f"{NODES[0]}-1", "i-aaaaaaaa", "")
     with pytest.raises(Conflict):
         jobs.claim_resume(row, "first", "r", NOW, supersede=True)
-    row = jobs.settle("gpt", NODES[1], f"{NODES[1]}-1", "i-bbbbbbbb", "")
+    row = settled(jobs, "gpt", NODES[1], f"{NODES[1]}-1", "i-bbbbbbbb", "")
     assert list(row["nodes"].values()) == ["i-aaaaaaaa", "i-bbbbbbbb", *NODES[2:]]
     claimed = jobs.claim_resume(row, "second", "r", NOW, supersede=True)
     assert claimed["resume_number"] == 1
     assert jobs.claim_resume(row, "second", "r", NOW, supersede=True)["resume_number"] == 1
-    again = jobs.settle("gpt", NODES[1], f"{NODES[1]}-1", "i-bbbbbbbb", "")
+    again = settled(jobs, "gpt", NODES[1], f"{NODES[1]}-1", "i-bbbbbbbb", "")
     assert again["nodes"] == row["nodes"]
     with pytest.raises(Conflict):
         jobs.claim_resume(claimed, "third", "r", NOW, supersede=False)
@@ -176,9 +182,9 @@ def test_an_unresolved_node_holds_the_job_until_its_place_is_healed(table: Table
     jobs = JobLedger(table)
     jobs.register("gpt", ["n0"], NODES[:1], {})
     jobs.wait_for("gpt", NODES[0], "a")
-    row = jobs.settle("gpt", NODES[0], "a", None, "no capacity")
+    row = settled(jobs, "gpt", NODES[0], "a", None, "no capacity")
     with pytest.raises(Conflict):
         jobs.claim_resume(row, "c", "r", NOW, supersede=True)
     jobs.wait_for("gpt", NODES[0], "b")
-    row = jobs.settle("gpt", NODES[0], "b", "i-cccccccc", "")
+    row = settled(jobs, "gpt", NODES[0], "b", "i-cccccccc", "")
     assert jobs.claim_resume(row, "c", "r", NOW, supersede=True)["resume_number"] == 1

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from planaria.core import ports
+from planaria.core import ports, scheduling
 from planaria.core.errors import TransientError
 from planaria.memory.clock import MemoryClock
 from planaria.memory.cluster_state import BAD_EXIT_GRACE_SECONDS, ClusterState, JobState
@@ -65,7 +65,7 @@ class MemoryWorld:
         self.clock.advance(seconds)
 
     def live_ranks(self, job_id: str) -> list[int]:
-        self.scheduler.submit(ports.JobsOn(()))
+        self.scheduler.submit(scheduling.JobsOn(()))
         return self.scheduler.state.jobs[job_id].live_ranks
 
     def job_state(self, job_id: str) -> str:
@@ -117,7 +117,7 @@ class HeadWorld:
         with self.head.lock:
             live = list(self.head.state.jobs)
         for job_id in live:
-            self.scheduler.submit(ports.Stop((job_id,), "KILL", 0.0))
+            self.scheduler.submit(scheduling.Stop((job_id,), "KILL", 0.0))
         eventually(lambda: not any(self.live_ranks(job_id) for job_id in live))
         with self.head.lock:
             state: ClusterState = self.head.state
@@ -157,105 +157,109 @@ def job() -> str:
     return f"gpt-{next(_numbers)}"
 
 
-def ask(world: World, request: ports.SchedulerRequest) -> dict[str, Any]:
+def ask(world: World, request: scheduling.SchedulerRequest) -> dict[str, Any]:
     return done(world.scheduler.poll, world.scheduler.submit(request))
 
 
-def until(world: World, request: ports.SchedulerRequest, wanted: dict[str, Any]) -> None:
+def until(world: World, request: scheduling.SchedulerRequest, wanted: dict[str, Any]) -> None:
     """Ask again until the answer is this."""
     eventually(lambda: ask(world, request) == wanted, what=f"{request} -> {wanted}")
 
 
 def state(world: World, name: str) -> str:
-    return str(ask(world, ports.NodeQuery((name,)))[name]["state"])
+    return str(ask(world, scheduling.NodeQuery((name,)))[name]["state"])
 
 
 def test_a_node_says_what_it_is(world: World, job: str) -> None:
     world.add_job(job, 1)
-    found = ask(world, ports.NodeQuery((A, B, "demo-9")))
+    found = ask(world, scheduling.NodeQuery((A, B, "demo-9")))
     assert found[A] == {"state": "ALLOCATED", "node_id": world.node_ids[A], "reason": "", "jobs": [job]}
     assert found[B] == {"state": "IDLE", "node_id": world.node_ids[B], "reason": "", "jobs": []}
     assert found["demo-9"]["state"] == "UNKNOWN"
 
 
 def test_isolate_is_a_set_and_the_newest_reason_counts(world: World) -> None:
-    assert ask(world, ports.Isolate((A, "demo-9"), MARK)) == {
+    assert ask(world, scheduling.Isolate((A, "demo-9"), MARK)) == {
         A: "ISOLATED",
         "demo-9": "UNKNOWN: no node demo-9",
     }
-    assert ask(world, ports.Isolate((A,), MARK)) == {A: "ISOLATED"}
+    assert ask(world, scheduling.Isolate((A,), MARK)) == {A: "ISOLATED"}
     assert state(world, A) == "DRAINED"
-    assert ask(world, ports.Isolate((A,), "planaria s-2")) == {A: "ISOLATED"}
-    assert ask(world, ports.Readmit((A,), MARK)) == {A: "FOREIGN: planaria s-2"}
-    assert ask(world, ports.Readmit((A,), "planaria s-2")) == {A: "READMITTED"}
-    assert ask(world, ports.Readmit((A,), "planaria s-2")) == {A: "READMITTED"}
+    assert ask(world, scheduling.Isolate((A,), "planaria s-2")) == {A: "ISOLATED"}
+    assert ask(world, scheduling.Readmit((A,), MARK)) == {A: "FOREIGN: planaria s-2"}
+    assert ask(world, scheduling.Readmit((A,), "planaria s-2")) == {A: "READMITTED"}
+    assert ask(world, scheduling.Readmit((A,), "planaria s-2")) == {A: "READMITTED"}
     assert state(world, A) == "IDLE"
 
 
 def test_someone_elses_isolation_is_never_touched(world: World) -> None:
     world.isolate_by_someone_else(A, "new disks")
-    for request in (ports.Isolate((A,), MARK), ports.Lost((A,), MARK), ports.Readmit((A,), MARK)):
+    for request in (
+        scheduling.Isolate((A,), MARK),
+        scheduling.Lost((A,), MARK),
+        scheduling.Readmit((A,), MARK),
+    ):
         assert ask(world, request) == {A: "FOREIGN: new disks"}
-    assert ask(world, ports.Readmit((A,), "new disks")) == {A: "FOREIGN: new disks"}
-    assert ask(world, ports.NodeQuery((A,)))[A]["reason"] == "new disks"
+    assert ask(world, scheduling.Readmit((A,), "new disks")) == {A: "FOREIGN: new disks"}
+    assert ask(world, scheduling.NodeQuery((A,)))[A]["reason"] == "new disks"
 
 
 def test_isolation_leaves_running_work_alone(world: World, job: str) -> None:
     world.add_job(job, 1)
-    ask(world, ports.Isolate((A,), MARK))
+    ask(world, scheduling.Isolate((A,), MARK))
     assert state(world, A) == "DRAINING"
-    assert ask(world, ports.JobsOn((A, B))) == {A: [job], B: []}
-    until(world, ports.Stop((job,), "TERM", 1.0), {job: "STOPPED"})
+    assert ask(world, scheduling.JobsOn((A, B))) == {A: [job], B: []}
+    until(world, scheduling.Stop((job,), "TERM", 1.0), {job: "STOPPED"})
     assert state(world, A) == "DRAINED"
-    assert ask(world, ports.JobsOn((A,))) == {A: []}
+    assert ask(world, scheduling.JobsOn((A,))) == {A: []}
 
 
 def test_a_lost_node_loses_its_processes_and_is_down(world: World, job: str) -> None:
     world.add_job(job, 1)
-    assert ask(world, ports.Lost((A,), MARK)) == {A: "ISOLATED"}
+    assert ask(world, scheduling.Lost((A,), MARK)) == {A: "ISOLATED"}
     eventually(lambda: not world.live_ranks(job))
     assert world.job_state(job) == JobState.FAILED
     assert state(world, A) == "DOWN"
 
 
 def test_an_instance_joins_under_a_name(world: World) -> None:
-    join = ports.Join(A, "i-new", "10.0.0.9", MARK)
+    join = scheduling.Join(A, "i-new", "10.0.0.9", MARK)
     world.bring_up("i-new")
     assert ask(world, join) == {A: "JOINED"}
-    found = ask(world, ports.NodeQuery((A,)))[A]
+    found = ask(world, scheduling.NodeQuery((A,)))[A]
     assert (found["node_id"], found["state"], found["reason"]) == ("i-new", "DRAINED", MARK)
-    assert ask(world, ports.Readmit((A,), MARK)) == {A: "READMITTED"}
+    assert ask(world, scheduling.Readmit((A,), MARK)) == {A: "READMITTED"}
     assert ask(world, join) == {A: "JOINED"}
     assert state(world, A) == "IDLE", "the same join again does not isolate anew"
-    other = ports.Join(B, "i-new", "10.0.0.9", MARK)
+    other = scheduling.Join(B, "i-new", "10.0.0.9", MARK)
     assert ask(world, other) == {B: f"BUSY: i-new is {A} already"}
 
 
 def test_a_new_name_may_join(world: World) -> None:
     world.bring_up("i-new")
-    assert ask(world, ports.Join("demo-7", "i-new", "", MARK)) == {"demo-7": "JOINED"}
+    assert ask(world, scheduling.Join("demo-7", "i-new", "", MARK)) == {"demo-7": "JOINED"}
     assert state(world, "demo-7") == "DRAINED"
 
 
 def test_a_name_is_busy_while_ranks_of_its_old_instance_run(world: World, job: str) -> None:
     world.add_job(job, 1)
-    join = ports.Join(A, "i-new", "", MARK)
+    join = scheduling.Join(A, "i-new", "", MARK)
     old = world.node_ids[A]
     assert ask(world, join) == {A: f"BUSY: ranks of {job} still run on {old}"}
-    assert ask(world, ports.NodeQuery((A,)))[A]["node_id"] == old
-    until(world, ports.Stop((job,), "TERM", 1.0), {job: "STOPPED"})
+    assert ask(world, scheduling.NodeQuery((A,)))[A]["node_id"] == old
+    until(world, scheduling.Stop((job,), "TERM", 1.0), {job: "STOPPED"})
     assert ask(world, join) == {A: "JOINED"}
 
 
 def test_someone_elses_isolation_outlives_the_instance(world: World) -> None:
     world.isolate_by_someone_else(A, "new disks")
-    assert ask(world, ports.Join(A, "i-new", "", MARK)) == {A: "JOINED"}
-    assert ask(world, ports.Readmit((A,), MARK)) == {A: "FOREIGN: new disks"}
+    assert ask(world, scheduling.Join(A, "i-new", "", MARK)) == {A: "JOINED"}
+    assert ask(world, scheduling.Readmit((A,), MARK)) == {A: "FOREIGN: new disks"}
 
 
 def test_stop_ends_every_rank_and_the_job_stays_known(world: World, job: str) -> None:
     world.add_job(job, 3)
-    stop = ports.Stop((job, "nothing"), "TERM", 1.0)
+    stop = scheduling.Stop((job, "nothing"), "TERM", 1.0)
     until(world, stop, {job: "STOPPED", "nothing": "UNKNOWN: no job nothing"})
     assert world.live_ranks(job) == []
     assert world.job_state(job) == JobState.STOPPED
@@ -264,9 +268,9 @@ def test_stop_ends_every_rank_and_the_job_stays_known(world: World, job: str) ->
 
 def test_a_rank_that_ignores_the_signal_is_completing(world: World, job: str) -> None:
     world.add_job(job, 1, stubborn=True)
-    ticket = world.scheduler.submit(ports.Stop((job,), "TERM", 30.0))
+    ticket = world.scheduler.submit(scheduling.Stop((job,), "TERM", 30.0))
     assert world.scheduler.poll(ticket).value == {job: "COMPLETING"}
-    assert ask(world, ports.JobsOn((A,))) == {A: [job]}
+    assert ask(world, scheduling.JobsOn((A,))) == {A: [job]}
     world.end_rank(job, 0, 0)
     assert world.scheduler.poll(ticket).value == {job: "STOPPED"}, "the ticket tells the present state"
     assert world.job_state(job) == JobState.STOPPED
@@ -274,21 +278,21 @@ def test_a_rank_that_ignores_the_signal_is_completing(world: World, job: str) ->
 
 def test_requeue_starts_the_ranks_in_the_asked_order(world: World, job: str) -> None:
     world.add_job(job, 2)
-    until(world, ports.Stop((job,), "TERM", 1.0), {job: "STOPPED"})
-    requeue = ports.Requeue(job, (C, A), 2, 40)
+    until(world, scheduling.Stop((job,), "TERM", 1.0), {job: "STOPPED"})
+    requeue = scheduling.Requeue(job, (C, A), 2, 40)
     assert ask(world, requeue) == {job: "RUNNING"}
-    assert ask(world, ports.JobsOn((A, B, C))) == {A: [job], B: [], C: [job]}
+    assert ask(world, scheduling.JobsOn((A, B, C))) == {A: [job], B: [], C: [job]}
     assert ask(world, requeue) == {job: "RUNNING"}
-    again = ports.Requeue(job, (B, C), 2, 60)
+    again = scheduling.Requeue(job, (B, C), 2, 60)
     assert ask(world, again) == {job: "RUNNING"}, "the same attempt again changes nothing"
-    assert ask(world, ports.JobsOn((B,))) == {B: []}
-    lower = ask(world, ports.Requeue(job, (A, B), 1, 0))[job]
+    assert ask(world, scheduling.JobsOn((B,))) == {B: []}
+    lower = ask(world, scheduling.Requeue(job, (A, B), 1, 0))[job]
     assert lower == f"REFUSED: attempt 2 of {job} was started already"
 
 
 def test_requeue_of_a_running_job_ends_its_old_ranks_first(world: World, job: str) -> None:
     world.add_job(job, 2)
-    ticket = world.scheduler.submit(ports.Requeue(job, (A, B), 2, -1))
+    ticket = world.scheduler.submit(scheduling.Requeue(job, (A, B), 2, -1))
     eventually(lambda: world.scheduler.poll(ticket).value == {job: "RUNNING"})
     assert world.live_ranks(job) == [0, 1]
     assert world.job_state(job) == JobState.RUNNING
@@ -296,49 +300,49 @@ def test_requeue_of_a_running_job_ends_its_old_ranks_first(world: World, job: st
 
 def test_requeue_is_refused_with_the_reason(world: World, job: str) -> None:
     world.add_job(job, 1)
-    until(world, ports.Stop((job,), "TERM", 1.0), {job: "STOPPED"})
+    until(world, scheduling.Stop((job,), "TERM", 1.0), {job: "STOPPED"})
     other = f"{job}-other"
     world.add_job(other, 1)
 
     def refusal(*nodes: str) -> str:
-        return str(ask(world, ports.Requeue(job, nodes, 2, -1))[job])
+        return str(ask(world, scheduling.Requeue(job, nodes, 2, -1))[job])
 
     assert refusal(A) == f"REFUSED: {A} runs {other}"
     assert refusal("demo-9") == "REFUSED: no node demo-9"
     assert refusal(B, B) == refusal() == "REFUSED: the list of nodes is empty or names one twice"
-    ask(world, ports.Isolate((B,), MARK))
+    ask(world, scheduling.Isolate((B,), MARK))
     assert refusal(C, B) == f"REFUSED: {B} is isolated: {MARK}"
-    ask(world, ports.Readmit((B,), MARK))
-    ask(world, ports.Hold(other, (B,), 60.0))
+    ask(world, scheduling.Readmit((B,), MARK))
+    ask(world, scheduling.Hold(other, (B,), 60.0))
     assert refusal(C, B) == f"REFUSED: {B} is held for {other}"
     world.isolate_by_someone_else(C, "new disks")
     assert refusal(C) == f"REFUSED: {C} is isolated: new disks"
-    ask(world, ports.Hold(other, (), 60.0))
-    ask(world, ports.Join(B, "i-not-booted", "", MARK))
-    ask(world, ports.Readmit((B,), MARK))
+    ask(world, scheduling.Hold(other, (), 60.0))
+    ask(world, scheduling.Join(B, "i-not-booted", "", MARK))
+    ask(world, scheduling.Readmit((B,), MARK))
     assert refusal(B) == f"REFUSED: {B} is down"
-    assert ask(world, ports.Requeue("nothing", (A,), 2, -1)) == {"nothing": "REFUSED: no job nothing"}
+    assert ask(world, scheduling.Requeue("nothing", (A,), 2, -1)) == {"nothing": "REFUSED: no job nothing"}
 
 
 def test_held_nodes_are_placed_for_their_job_alone_until_the_time(world: World, job: str) -> None:
     world.add_job(job, 2)
-    until(world, ports.Stop((job,), "TERM", 1.0), {job: "STOPPED"})
-    assert ask(world, ports.Hold(job, (A, B), 1.0)) == {job: "HELD"}
-    assert ask(world, ports.Hold("nothing", (A,), 1.0)) == {"nothing": "UNKNOWN: no job nothing"}
-    assert ask(world, ports.Place("later", 3)) == {"later": [C]}
-    assert ask(world, ports.Place(job, 3)) == {job: [A, B, C]}
+    until(world, scheduling.Stop((job,), "TERM", 1.0), {job: "STOPPED"})
+    assert ask(world, scheduling.Hold(job, (A, B), 1.0)) == {job: "HELD"}
+    assert ask(world, scheduling.Hold("nothing", (A,), 1.0)) == {"nothing": "UNKNOWN: no job nothing"}
+    assert ask(world, scheduling.Place("later", 3)) == {"later": [C]}
+    assert ask(world, scheduling.Place(job, 3)) == {job: [A, B, C]}
     world.let_pass(1.0)
-    assert ask(world, ports.Place("later", 2)) == {"later": [A, B]}
+    assert ask(world, scheduling.Place("later", 2)) == {"later": [A, B]}
 
 
 def test_only_free_nodes_are_placed_and_old_ones_in_rank_order(world: World, job: str) -> None:
     world.add_job(job, 2)
-    assert ask(world, ports.Place("later", 3)) == {"later": [C]}
-    until(world, ports.Stop((job,), "TERM", 1.0), {job: "STOPPED"})
-    ask(world, ports.Requeue(job, (B, A), 2, -1))
-    assert ask(world, ports.Place(job, 3)) == {job: [B, A, C]}
-    ask(world, ports.Isolate((A,), MARK))
-    assert ask(world, ports.Place(job, 3)) == {job: [B, C]}
+    assert ask(world, scheduling.Place("later", 3)) == {"later": [C]}
+    until(world, scheduling.Stop((job,), "TERM", 1.0), {job: "STOPPED"})
+    ask(world, scheduling.Requeue(job, (B, A), 2, -1))
+    assert ask(world, scheduling.Place(job, 3)) == {job: [B, A, C]}
+    ask(world, scheduling.Isolate((A,), MARK))
+    assert ask(world, scheduling.Place(job, 3)) == {job: [B, C]}
 
 
 def test_a_job_whose_ranks_all_end_well_is_completed(world: World, job: str) -> None:
@@ -347,8 +351,8 @@ def test_a_job_whose_ranks_all_end_well_is_completed(world: World, job: str) -> 
     assert world.job_state(job) == JobState.RUNNING
     world.end_rank(job, 1, 0)
     assert world.job_state(job) == JobState.COMPLETED
-    assert ask(world, ports.Stop((job,), "TERM", 0.0)) == {job: "COMPLETED"}
-    assert ask(world, ports.Requeue(job, (A, B), 2, -1)) == {job: f"REFUSED: {job} is completed"}
+    assert ask(world, scheduling.Stop((job,), "TERM", 0.0)) == {job: "COMPLETED"}
+    assert ask(world, scheduling.Requeue(job, (A, B), 2, -1)) == {job: f"REFUSED: {job} is completed"}
 
 
 def test_ranks_that_survive_a_failed_one_are_ended_after_a_grace(world: World, job: str) -> None:
@@ -358,7 +362,7 @@ def test_ranks_that_survive_a_failed_one_are_ended_after_a_grace(world: World, j
     assert world.live_ranks(job) == [0]
     world.let_pass(BAD_EXIT_GRACE_SECONDS)
     eventually(lambda: not world.live_ranks(job))
-    assert ask(world, ports.Requeue(job, (A, B), 2, -1)) == {job: "RUNNING"}
+    assert ask(world, scheduling.Requeue(job, (A, B), 2, -1)) == {job: "RUNNING"}
 
 
 def test_a_ticket_that_nobody_knows_is_unknown(world: World) -> None:
@@ -367,7 +371,7 @@ def test_a_ticket_that_nobody_knows_is_unknown(world: World) -> None:
 
 def test_the_twin_can_be_slow_and_out_of_reach() -> None:
     scheduler = MemoryScheduler(pending_polls=1)
-    ticket = scheduler.submit(ports.JobsOn(()))
+    ticket = scheduler.submit(scheduling.JobsOn(()))
     assert [scheduler.poll(ticket).state for _ in range(2)] == ["PENDING", "DONE"]
     scheduler.reachable = False
     with pytest.raises(TransientError):

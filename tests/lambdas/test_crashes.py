@@ -11,7 +11,7 @@ import pytest
 from tests.lambdas import events
 from tests.lambdas.conftest import Build
 from tests.lambdas.test_node_stories import SICK, ask_reboot, fall_off
-from tests.lambdas.world import JOB, World
+from tests.lambdas.world import JOB, NODES, World
 
 
 def xid(world: World) -> None:
@@ -112,3 +112,41 @@ def test_an_event_twice_at_once_and_once_more_after_the_end(world: World) -> Non
     world.send(text)
     world.run()
     world.assert_healed(replaced=1, resumed=1)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_two_nodes_are_resumed_once_whichever_task_dies(build: Build, before: bool) -> None:
+    """A killed triage sees its message a minute later, so only there two resumes are right."""
+
+    def begin(world: World) -> World:
+        fall_off(world)
+        fall_off(world, NODES[2])
+        world.run()
+        return world
+
+    for number, (function, call) in enumerate(begin(build()).effects):
+        if function == "triage":
+            continue
+        world = build()
+        world.kill_at(number, before=before)
+        begin(world)
+        assert (world.attempts, world.ends) == ([2], ["HEALED", "HEALED"]), (number, function, call)
+        world.assert_healed(replaced=2, resumed=1)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_an_isolation_and_a_launch_by_hand_end_right_whatever_dies(build: Build, before: bool) -> None:
+    def begin(world: World) -> World:
+        world.start("isolate_node", {"node_id": SICK, "reason": "inspect the cables"}, "isolate")
+        world.run()
+        assert (world.ends, world.attempts) == (["RETIRED"], [])
+        world.start("launch_replacement", {"node_id": SICK, "reason": "go on"}, "launch")
+        world.run()
+        return world
+
+    for number in range(len(begin(build()).effects)):
+        world = build()
+        world.kill_at(number, before=before)
+        begin(world)
+        assert (world.ends, world.attempts) == (["RETIRED", "HEALED"], [2]), number
+        assert SICK in world.alive and len(world.launched) == 1 and world.notices.sent == []

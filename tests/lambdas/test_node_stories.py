@@ -3,7 +3,8 @@
 import pytest
 
 from planaria.core.errors import CapacityError, PermanentError
-from planaria.core.ports import Execution, Isolate, LaunchRequest, Lost, Stop
+from planaria.core.ports import Execution, LaunchRequest
+from planaria.core.scheduling import Isolate, Lost, Stop
 from tests.lambdas import events
 from tests.lambdas.conftest import Build
 from tests.lambdas.world import JOB, NODES, World, cluster, stub

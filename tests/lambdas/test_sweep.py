@@ -18,11 +18,6 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-STOPS_THE_JOB = pytest.mark.xfail(
-    strict=True, reason="F02: the restarted execution stops the job on the node that has the name now"
-)
-
-
 def abort_in(world: World, state: str, wait: float = 0.0) -> float:
     """Stop the healing execution while this Task fails and waits for its retry; the moment of that."""
     invoke, tried = world.driver.invoke, list[str]()
@@ -43,9 +38,7 @@ def abort_in(world: World, state: str, wait: float = 0.0) -> float:
     return world.now
 
 
-@pytest.mark.parametrize(
-    "state", [*STATES[:-2], *(pytest.param(s, marks=STOPS_THE_JOB) for s in STATES[-2:])]
-)
+@pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("told", [True, False])
 def test_an_execution_stopped_in_the_middle_is_restarted(world: World, state: str, told: bool) -> None:
     world.status_changes = told
@@ -56,7 +49,6 @@ def test_an_execution_stopped_in_the_middle_is_restarted(world: World, state: st
     assert world.incidents[0]["closed_at"] - at < 120
 
 
-@STOPS_THE_JOB
 def test_an_execution_stopped_after_the_job_went_on_does_not_stop_the_job(world: World) -> None:
     world.status_changes = False
     abort_in(world, "Retire", wait=1.5)

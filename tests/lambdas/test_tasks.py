@@ -6,7 +6,8 @@ import pytest
 
 from planaria.core.errors import CapacityError, PermanentError, TransientError
 from planaria.core.incident import Phase
-from planaria.core.ports import Isolate, LaunchRequest
+from planaria.core.ports import LaunchRequest
+from planaria.core.scheduling import Isolate
 from tests.lambdas.test_node_stories import SICK, fall_off
 from tests.lambdas.world import JOB, NODES, World
 

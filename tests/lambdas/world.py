@@ -18,7 +18,8 @@ from typing import Any
 from planaria.core import tags
 from planaria.core.breaker import Breaker, allowed
 from planaria.core.cluster import Cluster
-from planaria.core.ports import Execution, Requeue
+from planaria.core.ports import Execution
+from planaria.core.scheduling import Requeue
 from planaria.core.table import Row
 from planaria.memory.clock import MemoryClock
 from planaria.memory.commands import MemoryCommands

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from planaria.core import ports
+from planaria.core import ports, scheduling
 from planaria.core.errors import InvalidInput, PermanentError, TransientError
 from planaria.sandbox import processes
 from planaria.sandbox.emulator import Emulator
@@ -78,7 +78,7 @@ def test_a_wrong_token_is_refused_whatever_is_asked(head: Head, token: str) -> N
     assert request(head, "/status", None, token)[0] == 403
     assert request(head, "/nothing", b"{}", token)[0] == 403
     with pytest.raises(PermanentError, match="token"):
-        ProcessScheduler(head.url, "wrong").submit(ports.JobsOn(()))
+        ProcessScheduler(head.url, "wrong").submit(scheduling.JobsOn(()))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_an_unknown_path_a_long_body_and_a_defect(head: Head, monkeypatch: pytes
         assert b" 400 " in raw.recv(4096)
     monkeypatch.setattr(head.state, "answer", lambda *_: 1 / 0)
     with pytest.raises(TransientError, match="500"):
-        ProcessScheduler(head.url, head.token).submit(ports.JobsOn(()))
+        ProcessScheduler(head.url, head.token).submit(scheduling.JobsOn(()))
 
 
 def test_the_api_listens_on_the_loopback_address_alone(head: Head) -> None:
@@ -167,7 +167,7 @@ def test_many_callers_at_once(head: Head, nodes: list[str]) -> None:
     answers: list[Any] = []
 
     def call() -> None:
-        answers.extend(scheduler.poll(scheduler.submit(ports.NodeQuery(("demo-1",)))) for _ in range(10))
+        answers.extend(scheduler.poll(scheduler.submit(scheduling.NodeQuery(("demo-1",)))) for _ in range(10))
 
     threads = [threading.Thread(target=call) for _ in range(16)]
     for thread in threads:
@@ -241,17 +241,17 @@ def test_a_restarted_head_continues(tmp_path: Path, one_emulator: Emulator, clus
         client(first).post("/jobs/submit", {"job_id": "gpt", "recipe": {**RECIPE, "nodes": 1}})
         eventually(first.jobs.folder("gpt").train_log.exists)
         scheduler = ProcessScheduler(first.url, first.token)
-        ticket = scheduler.submit(ports.Isolate(("demo-1",), "planaria s-1"))
+        ticket = scheduler.submit(scheduling.Isolate(("demo-1",), "planaria s-1"))
     with Head(settings) as second:
         scheduler = ProcessScheduler(second.url, second.token)
         assert scheduler.poll(ticket).state is ports.AnswerState.UNKNOWN
         eventually(lambda: second.state.up, what="the node boots again")
         job = second.state.jobs["gpt"]
         eventually(lambda: job.state == "FAILED", what="its ranks are dead")
-        answer = done(scheduler.poll, scheduler.submit(ports.NodeQuery(("demo-1",))))
+        answer = done(scheduler.poll, scheduler.submit(scheduling.NodeQuery(("demo-1",))))
         assert (answer["demo-1"]["state"], answer["demo-1"]["reason"]) == ("DRAINED", "planaria s-1")
-        done(scheduler.poll, scheduler.submit(ports.Readmit(("demo-1",), "planaria s-1")))
-        requeue = ports.Requeue("gpt", ("demo-1",), 2, -1)
+        done(scheduler.poll, scheduler.submit(scheduling.Readmit(("demo-1",), "planaria s-1")))
+        requeue = scheduling.Requeue("gpt", ("demo-1",), 2, -1)
         assert done(scheduler.poll, scheduler.submit(requeue)) == {"gpt": "RUNNING"}
         assert eventually(lambda: client(second).get("/status")["jobs"]["gpt"]["live_ranks"]) == [0]
 
@@ -286,7 +286,7 @@ def test_a_rank_server_that_dies_is_started_again_and_its_ranks_count_as_failed(
         os.kill(old, signal.SIGKILL)
         eventually(lambda: head.state.jobs["gpt"].state == "FAILED")
         scheduler = ProcessScheduler(head.url, head.token)
-        scheduler.submit(ports.Requeue("gpt", ("demo-1",), 2, -1))
+        scheduler.submit(scheduling.Requeue("gpt", ("demo-1",), 2, -1))
         eventually(lambda: '"attempt": 2' in head.jobs.folder("gpt").train_log.read_text())
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from planaria.core import ports
+from planaria.core import scheduling
 from planaria.sandbox import processes
 from planaria.sandbox.emulator import Emulator
 from planaria.sandbox.head import Head
@@ -53,12 +53,12 @@ class Sandbox:
         """What the node said each time that it was ready."""
         return [e["detail"] for e in self.mail.find("Planaria Node Ready", instance_id=node_id)]
 
-    def ask(self, request: ports.SchedulerRequest) -> dict[str, Any]:
+    def ask(self, request: scheduling.SchedulerRequest) -> dict[str, Any]:
         scheduler = ProcessScheduler(self.head.url, self.head.token)
         return done(scheduler.poll, scheduler.submit(request))
 
     def node_state(self, name: str) -> str:
-        return str(self.ask(ports.NodeQuery((name,)))[name]["state"])
+        return str(self.ask(scheduling.NodeQuery((name,)))[name]["state"])
 
     def group(self, node_id: str) -> int:
         leader = self.head.player.nodes()[node_id].leader
@@ -205,16 +205,16 @@ def test_a_replacement_waits_to_be_joined(sandbox: Sandbox) -> None:
     marks = {"planaria:replaces": old}
     new, spare = sandbox.launch("join-1", **marks), sandbox.launch("join-7", **marks)
     sandbox.up(new, spare)
-    found = sandbox.ask(ports.NodeQuery(("join-1", "join-7")))
+    found = sandbox.ask(scheduling.NodeQuery(("join-1", "join-7")))
     assert (found["join-1"]["node_id"], found["join-7"]["state"]) == (old, "UNKNOWN")
-    assert sandbox.ask(ports.Join("join-1", new, "", "s-1")) == {"join-1": "JOINED"}
+    assert sandbox.ask(scheduling.Join("join-1", new, "", "s-1")) == {"join-1": "JOINED"}
     assert sandbox.node_state("join-1") == "DRAINED"
 
 
 def test_someone_elses_drain(sandbox: Sandbox) -> None:
     node_id = sandbox.boot("drain-1")
     assert "isolated by an operator (disks)" in sandbox.inject("foreign-drain", node_id, reason="disks")
-    assert sandbox.ask(ports.Isolate(("drain-1",), "s-1")) == {"drain-1": "FOREIGN: disks"}
+    assert sandbox.ask(scheduling.Isolate(("drain-1",), "s-1")) == {"drain-1": "FOREIGN: disks"}
     saved = read_json(sandbox.head.folder / "nodes.json") or {}
     assert saved["drain-1"]["isolated"] == {"reason": "disks", "by": "operator"}
 
@@ -232,9 +232,9 @@ def test_a_killed_rank_is_reported_and_a_stopped_one_is_not(
         ended = sandbox.mail.wait("Planaria Job Signal", event="exit")["detail"]
         assert (ended["job_id"], ended["attempt"], ended["rank"], ended["exit_code"]) == ("gpt", 1, 1, -9)
         eventually(lambda: not sandbox.head.state.jobs["gpt"].live_ranks)
-        sandbox.ask(ports.Requeue("gpt", ("demo-2", "demo-1"), 2, -1))
+        sandbox.ask(scheduling.Requeue("gpt", ("demo-2", "demo-1"), 2, -1))
         sandbox.mail.wait("Planaria Job Signal", event="step", attempt=2)
-        eventually(lambda: sandbox.ask(ports.Stop(("gpt",), "TERM", 1.0)) == {"gpt": "STOPPED"})
+        eventually(lambda: sandbox.ask(scheduling.Stop(("gpt",), "TERM", 1.0)) == {"gpt": "STOPPED"})
         assert (sandbox.head.jobs.folder("gpt").attempts / "2" / "stopped").exists()
         time.sleep(0.3)
         exits = sandbox.mail.find("Planaria Job Signal", event="exit")
@@ -309,7 +309,7 @@ def test_a_real_job_fails_with_its_node_and_resumes_from_a_checkpoint(
         assert head.state.jobs["gpt"].state == "FAILED"
         saved = [int(p.name[5:]) for p in folder.checkpoints.glob("step-*") if (p / "COMMITTED").exists()]
         newest = max(saved)
-        assert sandbox.ask(ports.Requeue("gpt", ("demo-1", "demo-2"), 2, newest)) == {"gpt": "RUNNING"}
+        assert sandbox.ask(scheduling.Requeue("gpt", ("demo-1", "demo-2"), 2, newest)) == {"gpt": "RUNNING"}
         step = mail.wait("Planaria Job Signal", 60, event="step", attempt=2)["detail"]["step"]
         assert step == newest + 1
         eventually(lambda: head.state.jobs["gpt"].state == "COMPLETED", 60, "the job is done")
