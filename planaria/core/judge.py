@@ -86,7 +86,7 @@ def judge(
         if not mine:
             if reason := _covered(signal, node, policy):
                 return Judgement(Outcome.COVERED, None, reason, "own-act", tells_gone=gone, mode=mode)
-            if reason := _stale(signal, node, now):
+            if reason := _stale(signal, node, policy, now):
                 return Judgement(Outcome.STALE, None, reason, "stale", tells_gone=gone, mode=mode)
         fault = classify(signal, node, policy)
         decision = decide(fault, node, policy)
@@ -139,7 +139,7 @@ def _covered(signal: Signal, node: NodeView, policy: Policy) -> str:
     return ""
 
 
-def _stale(signal: Signal, node: NodeView, now: float) -> str:
+def _stale(signal: Signal, node: NodeView, policy: Policy, now: float) -> str:
     """Why this event no longer says anything about the node; "" when it does."""
     if node.over:
         return "the node is gone"
@@ -161,7 +161,9 @@ def _stale(signal: Signal, node: NodeView, now: float) -> str:
     if last is not None and _before(signal, last):
         return "older than our last act on the node"
     if ended is not None and not node.active and _before(signal, ended):
-        return "older than the end of the node's last session"
+        # What came after the session's own reboot was not cured by it, even if it is told of late.
+        if not _after_reboot(signal, node, policy):
+            return "older than the end of the node's last session"
     return ""
 
 
@@ -213,9 +215,12 @@ def _bare(code: str) -> str:
 
 
 def _survived_reboot(signal: Signal, node: NodeView, active: Action, action: Action, policy: Policy) -> bool:
+    both = active in (Action.RESET, Action.REBOOT) and action in (Action.RESET, Action.REBOOT)
+    return both and _after_reboot(signal, node, policy)
+
+
+def _after_reboot(signal: Signal, node: NodeView, policy: Policy) -> bool:
+    """Seen after the newest session's reboot or reset, and late enough to be no echo of what it cured."""
     at = node.destroyed_at()
-    if at is None or signal.time is None or active not in (Action.RESET, Action.REBOOT):
-        return False
-    return action in (Action.RESET, Action.REBOOT) and (
-        signal.time > at + policy.boot_timeout_seconds * REBOOT_SETTLES
-    )
+    settled = policy.boot_timeout_seconds * REBOOT_SETTLES
+    return at is not None and signal.time is not None and signal.time > at + settled
