@@ -160,10 +160,10 @@ def _stale(signal: Signal, node: NodeView, policy: Policy, now: float) -> str:
         ended = node.ended_at if node.phase == "CANCELLED" else None
     if last is not None and _before(signal, last):
         return "older than our last act on the node"
-    if ended is not None and not node.active and _before(signal, ended):
-        # What came after the session's own reboot was not cured by it, even if it is told of late.
-        if not _after_reboot(signal, node, policy):
-            return "older than the end of the node's last session"
+    # What came after the session's own reboot was not cured by it, even if it is told of late.
+    fresh = _after_reboot(signal, node, policy)
+    if ended is not None and not node.active and not fresh and _before(signal, ended):
+        return "older than the end of the node's last session"
     return ""
 
 

@@ -334,9 +334,10 @@ def test_a_fault_after_the_sessions_own_reboot_is_judged_afresh_even_when_told_l
     """Triage was killed and the event came back when the reboot's session had ended."""
     policy = Policy.default()
     reboot = T - 2 * policy.boot_timeout_seconds
-    node = NodeView(
-        A, phase="HEALED", action="REBOOT", opened_at=reboot - 5, acts={"reboot": reboot}, ended_at=T + 9
-    )
-    assert judged("agent_xid_79", node).outcome is Outcome.OPENED
-    echo = dataclasses.replace(node, acts={"reboot": T - 1}, opened_at=T - 5)
-    assert judged("agent_xid_79", echo).outcome is Outcome.STALE
+
+    def after(rebooted: float) -> NodeView:
+        acts = {"reboot": rebooted}
+        return NodeView(A, phase="HEALED", action="REBOOT", opened_at=rebooted - 5, acts=acts, ended_at=T + 9)
+
+    assert judged("agent_xid_79", after(reboot)).outcome is Outcome.OPENED
+    assert judged("agent_xid_79", after(T - 1)).outcome is Outcome.STALE
