@@ -44,7 +44,7 @@ def _judge_signal(gw: Gateways, signal: Signal, text: str) -> dict[str, Any]:
         gw.ledger.count("DUPLICATE", now)
         return {"outcome": "DUPLICATE", "node_id": signal.node_id, "reason": f"already {prior['outcome']}"}
     for _ in range(TRIES):
-        row = _row(gw, signal.node_id)
+        row = _row(gw, signal)
         if row is not None and _ended_already(signal, row):
             gw.ledger.record_outcome(signal.dedupe_key, now, {"outcome": "OPENED", "node_id": signal.node_id})
             return {"outcome": "OPENED", "node_id": signal.node_id, "reason": "its session has ended since"}
@@ -75,13 +75,14 @@ def _ended_already(signal: Signal, row: Row) -> bool:
     return row.get("claim_id") == signal.dedupe_key and row.get("phase") not in ACTIVE
 
 
-def _row(gw: Gateways, node: str | None) -> Row | None:
-    """The node's row; an id that the ledger does not know is looked up in EC2 once
-    (once an hour and Lambda environment)."""
+def _row(gw: Gateways, signal: Signal) -> Row | None:
+    """The node's row. An id that the ledger does not know is looked up in EC2 once an hour and Lambda
+    environment; an agent's own word is worth a look each time, for EC2 may list a new node late."""
+    node = signal.node_id
     if node is None:
         return None
     row = gw.ledger.node(node)
-    if row is None and not gw.strangers.known(node, gw.clock.now()):
+    if row is None and (signal.kind is Kind.AGENT or not gw.strangers.known(node, gw.clock.now())):
         for instance in gw.fleet.describe([node]):
             row = gw.ledger.note_node(node, facts(instance))
         if row is None:
