@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 from planaria.aws.errors import code_of, translated
 from planaria.core.table import Changes, Condition, Conflict, Path, Row, names
 
-_COMPARE = {"=", "<>", "<", ">"}
+_COMPARE = {"=", "<", ">"}
 
 
 class DynamoTable:
@@ -140,6 +140,10 @@ class _Expression:
                 path = self.path(clause.path)
                 if clause.op in _COMPARE:
                     clauses.append(f"{path} {clause.op} {self.value(clause.value)}")
+                elif clause.op == "<>":
+                    # Said in full: what a comparison with an absent attribute gives is documented nowhere.
+                    differs = f"{path} <> {self.value(clause.value)}"
+                    clauses.append(f"(attribute_not_exists({path}) OR {differs})")
                 elif clause.op == "size<":
                     # size() of an absent attribute is an error in some places and false in others.
                     clauses.append(f"attribute_exists({path}) AND size({path}) < {self.value(clause.value)}")
