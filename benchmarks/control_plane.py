@@ -8,10 +8,12 @@ figure means.
 """
 
 import argparse
+import json
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
@@ -192,7 +194,7 @@ def summary(recoveries: Sequence[Recovery], prices: Mapping[str, float]) -> dict
         "emulator_start_delay_seconds": _spread(one.start_delay for one in recoveries),
         "state_transitions": _spread(one.usage.state_transitions for one in recoveries),
         "lambda_requests": _spread(one.usage.lambda_requests for one in recoveries),
-        "lambda_requests_by_function": dict(sorted(chosen.calls.items())),
+        "lambda_requests_by_function": chosen.calls,
         "lambda_gb_seconds": _spread((one.usage.lambda_gb_seconds for one in recoveries), 6),
         "usd": _spread((dollars for dollars, _ in bills), 8),
         "usd_with_lambdas_ten_times_as_slow": costs.bill(chosen.usage.slower(10), prices)["total"],
@@ -225,7 +227,8 @@ def aims(measured: Measured) -> dict[str, Aim]:
 # --- command line -------------------------------------------------------------------------------------
 
 
-def parse(arguments: Sequence[str] | None = None) -> Options:
+def parse(arguments: Sequence[str] | None = None) -> tuple[Options, Path | None]:
+    """What to measure, and the file for the details."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{NAME}", description=__doc__.split("\n")[0])
     parser.add_argument("--runs", type=_at_least(1), default=10, help="warm recoveries from Xid 79")
     parser.add_argument(
@@ -235,13 +238,14 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         "--others", type=_at_least(0), default=3, help="warm recoveries from each other fault"
     )
     parser.add_argument("--boot-seconds", type=float, default=3.0, help="how long a node boots")
+    parser.add_argument("--details", type=Path, help="file that gets one JSON line per recovery")
     parser.add_argument("--no-long-boot", action="store_true", help="leave out the simulated 15-minute boot")
     chosen = parser.parse_args(arguments)
     if not 0 <= chosen.boot_seconds <= 60:
         parser.error("--boot-seconds must be between 0 and 60")
-    return Options(
-        chosen.runs, chosen.deploys, chosen.others, chosen.boot_seconds, long_boot=not chosen.no_long_boot
-    )
+    long_boot = not chosen.no_long_boot
+    options = Options(chosen.runs, chosen.deploys, chosen.others, chosen.boot_seconds, long_boot=long_boot)
+    return options, chosen.details
 
 
 def _at_least(least: int) -> Callable[[str], int]:
@@ -254,7 +258,7 @@ def _at_least(least: int) -> Callable[[str], int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parse(arguments)
+    options, details = parse(arguments)
     machine = Machine.here()
     signal.signal(signal.SIGTERM, _terminated)
     steps = sum(1 + len(faults) for faults in options.series) + 2 * options.long_boot
@@ -267,6 +271,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"{NAME}: interrupted; nothing is left behind.", file=sys.stderr)
         return 130
+    if details is not None:
+        lines = [json.dumps(recovery.document()) + "\n" for recovery in measured.everything]
+        details.write_text("".join(lines), encoding="utf-8")
     print(line(NAME, machine, figures(measured, options), aims(measured)))
     return 0
 

@@ -96,7 +96,7 @@ class Observer:
 
     # --- everything ------------------------------------------------------------------------------------
 
-    def usage(self, since: float) -> tuple[Usage, Counter[str]]:
+    def usage(self, since: float) -> tuple[Usage, dict[str, int]]:
         """What AWS would bill for what happened since then, and the number of invocations by function.
 
         Raises PermanentError when more than one node was healed: a figure for one recovery would be wrong.
@@ -126,7 +126,7 @@ class Observer:
             kms_requests=len(calls),
             log_gb=logged / 1e9,
         )
-        return usage, calls
+        return usage, dict(sorted(calls.items()))
 
     def _api_calls(self, since: float) -> tuple[int, int, int]:
         """(events that agents and Lambdas put, DynamoDB write units, read units) since then."""

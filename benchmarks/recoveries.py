@@ -5,10 +5,9 @@ import os
 import random
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ RECIPE = ROOT / "recipes/jobs/gpt-demo.yaml"
 JOB = "bench"
 NODES = ("bench-3", "bench-2", "bench-4", "bench-1")
 ENDLESS = 10_000_000  # steps
+FIRST_STEPS = 25  # before the first fault, so that there is a checkpoint to resume from
 FRESH_STEPS = 10  # steps of the present attempt before the next fault
 QUIET_SECONDS = 1.5  # without a new invocation a recovery is over
 PATIENCE_SECONDS = 120.0
@@ -43,7 +43,7 @@ class Recovery:
     marks: Marks
     beside: timelines.Beside
     usage: Usage
-    calls: Counter[str]
+    calls: dict[str, int]
     start_delay: float
 
     @property
@@ -57,6 +57,11 @@ class Recovery:
     @property
     def control(self) -> float:
         return timelines.control_seconds(self.segments)
+
+    def document(self) -> dict[str, Any]:
+        """Everything, for who wants to look at single recoveries."""
+        segments = {name: round(seconds, 4) for name, seconds in self.segments.items()}
+        return {**asdict(self), "segments": segments, "total": self.total, "control": self.control}
 
 
 class Cluster:
@@ -115,8 +120,9 @@ class Cluster:
                 or job.get("resume_phase") in ("CLAIMED", "RUNNING")
             ):
                 return None
-            steps = [one for one in self._steps() if one["attempt"] == job["attempt"]]
-            if len(steps) < FRESH_STEPS or self._messages():
+            steps = self._steps()
+            fresh = sum(one["attempt"] == job["attempt"] for one in steps)
+            if fresh < FRESH_STEPS or steps[-1]["step"] < FIRST_STEPS or self._messages():
                 return None
             nodes = self._world.head().get("/status")["scheduler"].values()
             healthy = sum(node["isolated"] is None and node["state"] == "ALLOCATED" for node in nodes)

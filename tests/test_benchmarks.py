@@ -1,7 +1,6 @@
 """The arithmetic of the benchmarks; nothing is deployed here."""
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
@@ -25,7 +24,7 @@ USAGE = Usage(state_transitions=32, lambda_requests=20, lambda_gb_seconds=0.5, d
 
 def recovery(**changes: float) -> Recovery:
     beside = Beside(isolated=0.1, job_stopped=0.2, node_retired=None, closed=5.0)
-    return Recovery("xid79", replace(MARKS, **changes), beside, USAGE, Counter(triage=6, isolate_node=1), 0.3)
+    return Recovery("xid79", replace(MARKS, **changes), beside, USAGE, {"triage": 6, "isolate_node": 1}, 0.3)
 
 
 # --- seconds ------------------------------------------------------------------------------------------
@@ -229,6 +228,12 @@ def test_an_aim_is_met_up_to_its_value_or_below_it() -> None:
     assert not Aim(None, 5.0).met
 
 
+def test_the_details_of_a_recovery_are_json() -> None:
+    document = json.loads(json.dumps(recovery().document()))
+    assert document["segments"]["boot"] == 3.0
+    assert document["calls"] == {"triage": 6, "isolate_node": 1}
+
+
 def test_a_spread_is_median_and_range() -> None:
     assert Spread.of([3.0, 1.0, 2.0, 10.0]).document() == {"median": 2.5, "min": 1.0, "max": 10.0, "n": 4}
 
@@ -283,4 +288,4 @@ def test_a_bad_number_of_runs_is_refused(text: str, capsys: pytest.CaptureFixtur
 
 
 def test_the_defaults_are_those_of_the_published_figures() -> None:
-    assert control_plane.parse([]) == control_plane.Options()
+    assert control_plane.parse([]) == (control_plane.Options(), None)

@@ -153,7 +153,7 @@ class _Expression:
                     clauses.append(f"attribute_not_exists({path})")
                 else:
                     raise ValueError(f"unknown operator {clause.op!r}")
-            groups.append("(" + " AND ".join(clauses) + ")")
+            groups.append(" AND ".join(clauses))  # AND binds before OR
         return " OR ".join(groups)
 
 
