@@ -35,6 +35,7 @@ WILDCARDS = {
         for machine in ("heal_node", "resume_job", "isolate_node", "launch_replacement")
     ),
     ("s3:PutObject", "events/*"),
+    ("s3:GetObject", "events/*"),
     *(
         (f"s3:{action}", "checkpoints/*")
         for action in ("GetObject", "PutObject", "AbortMultipartUpload", "ListMultipartUploadParts")
@@ -105,14 +106,16 @@ def test_wildcard_resources_are_all_known(aws: Variant) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "action"),
-    [("reboot_node", "ec2:RebootInstances"), ("retire_node", "ec2:TerminateInstances")],
+    ("functions", "action"),
+    [(["reboot_node"], "ec2:RebootInstances"), (["retire_node", "sweep"], "ec2:TerminateInstances")],
 )
-def test_destroying_needs_the_cluster_tag(aws: Variant, function: str, action: str) -> None:
-    (statement,) = _with(_all(aws), action)
-    assert statement["Condition"] == {"StringEquals": {"aws:ResourceTag/planaria:cluster": "demo"}}
-    assert statement["Action"] == [action]
-    assert statement in _of_function(aws, function)
+def test_destroying_needs_the_cluster_tag(aws: Variant, functions: list[str], action: str) -> None:
+    found = _with(_all(aws), action)
+    for statement in found:
+        assert statement["Condition"] == {"StringEquals": {"aws:ResourceTag/planaria:cluster": "demo"}}
+        assert statement["Action"] == [action]
+    assert len(found) == len(functions)
+    assert all(_with(_of_function(aws, function), action) for function in functions)
 
 
 def test_tags_are_made_only_while_launching(aws: Variant) -> None:
