@@ -168,6 +168,7 @@ def figures(measured: Measured, options: Options) -> dict[str, Any]:
             "simulated_boot_seconds": LONG_BOOT_SECONDS,
             "time_scale": LONG_BOOT_SCALE,
             "boot_seconds": round(long.segments["boot"], 3),
+            "load_average": round(long.load, 2),
             "state_transitions": long.usage.state_transitions,
             "lambda_requests": long.usage.lambda_requests,
             "usd": costs.bill(long.usage, prices)["total"],
@@ -191,6 +192,7 @@ def summary(recoveries: Sequence[Recovery], prices: Mapping[str, float]) -> dict
             for name in besides[0]
             if (values := [b[name] for b in besides if b[name] is not None])
         },
+        "load_average": _spread(one.load for one in recoveries),
         "emulator_start_delay_seconds": _spread(one.start_delay for one in recoveries),
         "state_transitions": _spread(one.usage.state_transitions for one in recoveries),
         "lambda_requests": _spread(one.usage.lambda_requests for one in recoveries),
@@ -243,6 +245,8 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Options, Path | None]
     chosen = parser.parse_args(arguments)
     if not 0 <= chosen.boot_seconds <= 60:
         parser.error("--boot-seconds must be between 0 and 60")
+    if chosen.details is not None and not chosen.details.resolve().parent.is_dir():
+        parser.error(f"--details: the folder of {chosen.details} does not exist")
     long_boot = not chosen.no_long_boot
     options = Options(chosen.runs, chosen.deploys, chosen.others, chosen.boot_seconds, long_boot=long_boot)
     return options, chosen.details

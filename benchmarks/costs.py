@@ -43,7 +43,7 @@ def bill(usage: Usage, prices: Mapping[str, float]) -> dict[str, Any]:
     items = {
         name: {
             "quantity": round(quantity, 9),
-            "unit_usd": prices[name],
+            "unit_usd": round(prices[name], 12),
             "usd": round(quantity * prices[name], 10),
         }
         for name, quantity in asdict(usage).items()

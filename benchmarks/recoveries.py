@@ -37,7 +37,11 @@ LAST_LINES_BYTES = 500
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """One recovery. marks give the segments, usage the cost; calls: invocations by function."""
+    """One recovery. marks give the segments, usage the cost; calls: invocations by function.
+
+    start_delay: seconds of it in which the emulator slept before the executions' first states. load: the
+    machine's load average over one minute at the end, of which the job's own ranks are up to four.
+    """
 
     fault: str
     marks: Marks
@@ -45,6 +49,7 @@ class Recovery:
     usage: Usage
     calls: dict[str, int]
     start_delay: float
+    load: float
 
     @property
     def segments(self) -> dict[str, float]:
@@ -105,7 +110,8 @@ class Cluster:
         resume = self._observer.history(job["resume_arn"])
         marks = self._marks(at, timeline, resume, int(job["attempt"]))
         delay = sum(_start_delay(events) for events in (heal, resume))
-        return Recovery(fault, marks, timelines.beside(timeline), usage, calls, delay)
+        beside = timelines.beside(timeline)
+        return Recovery(fault, marks, beside, usage, calls, delay, os.getloadavg()[0])
 
     # --- waiting -------------------------------------------------------------------------------------
 

@@ -24,7 +24,9 @@ USAGE = Usage(state_transitions=32, lambda_requests=20, lambda_gb_seconds=0.5, d
 
 def recovery(**changes: float) -> Recovery:
     beside = Beside(isolated=0.1, job_stopped=0.2, node_retired=None, closed=5.0)
-    return Recovery("xid79", replace(MARKS, **changes), beside, USAGE, {"triage": 6, "isolate_node": 1}, 0.3)
+    return Recovery(
+        "xid79", replace(MARKS, **changes), beside, USAGE, {"triage": 6, "isolate_node": 1}, 0.3, 4.5
+    )
 
 
 # --- seconds ------------------------------------------------------------------------------------------
