@@ -18,7 +18,8 @@ from infra.settings import Settings
 from infra.suppressions import accept_wildcards
 
 RUNTIME = lambda_.Runtime.PYTHON_3_14
-MEMORY_MB = 256
+# A Lambda has CPU by its memory: at 256 MB a cold start with its first calls takes seconds.
+MEMORY_MB = 1024
 SANDBOX_CONCURRENCY = 4
 LOG_LEVEL = "INFO"
 

@@ -21,6 +21,8 @@ def handler(event: Event, gw: Gateways) -> Fields:
     if token:
         return _register(gw, node, since, token, incident["incident_id"])
     row = gw.ledger.node(node) or {}
+    if row.get("lost"):
+        raise PermanentError(f"{node} was lost before it was ready: {row['lost']}")
     if float(row.get("ready_at", -1.0)) > since:
         gw.ledger.step(incident["incident_id"], Step.READY, float(row["ready_at"]))
         return {"node_id": node}
@@ -31,7 +33,7 @@ def handler(event: Event, gw: Gateways) -> Fields:
 
 
 def _register(gw: Gateways, node: str, since: float, token: str, incident: str) -> Fields:
-    not_yet = missing("ready_at") | below("ready_at", since + 1e-6)
+    not_yet = (missing("ready_at") | below("ready_at", since + 1e-6)) & missing("lost")
     waiting: dict[str, Any] = {"token": token, "since": since, "incident_id": incident}
     try:
         gw.ledger.table.write(
@@ -39,6 +41,10 @@ def _register(gw: Gateways, node: str, since: float, token: str, incident: str) 
         )
     except Conflict as conflict:
         row: Row = conflict.row or {}
+        if row.get("lost"):
+            lost = {"result": "LOST", "reason": row["lost"], "node_id": node}
+            gw.workflows.answer(token, lost)
+            return {"node_id": node}
         if "ready_at" not in row:
             raise PermanentError(f"{node} is not in the ledger") from None
         # The node was faster than this call.

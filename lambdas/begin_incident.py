@@ -57,7 +57,7 @@ def _claim(gw: Gateways, order: console.NodeOrder, machine: str, execution: str,
         old = row.get("supersedes") or {}
         before = incident_id(node, old["session"]) if old else ""
         refusal = gw.breaker.admit(name, "console", now, before)
-        if refusal:
+        if refusal and not old:
             gw.ledger.close(node, session, Phase.CANCELLED, now, refusal, held=True)
             raise PermanentError(refusal)
     superseded = gw.ledger.end_superseded(row, now)
@@ -106,6 +106,8 @@ def _check_allowed(gw: Gateways, order: console.NodeOrder, row: Row) -> None:
     node = order.node_id
     if row.get("replaced_by"):
         raise PermanentError(f"{node} was replaced by {row['replaced_by']} already; order that one instead")
+    if row.get("phase") == Phase.RETIRED and "terminate" in (row.get("acts") or {}):
+        raise PermanentError(f"{node} was removed already; there is nothing left to {order.verb}")
     if order.verb == "remove" and row.get("job_id"):
         job = gw.jobs.job(row["job_id"])
         if job and job.get("state") in ("RUNNING", "STOPPED") and node in job["nodes"].values():

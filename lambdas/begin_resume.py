@@ -29,6 +29,8 @@ def handler(event: Event, gw: Gateways) -> Fields:
         job = gw.jobs.write_resume(job["job_id"], number, dict(sets), when=mine)
     except Conflict:
         raise Fenced(f"another execution runs resume {number} of job {job['job_id']}") from None
+    if job["resume_name"] in job.get("credits", {}):
+        gw.ledger.note_incident(job["resume_name"], {"execution_arn": execution})
     return {"resume": {"job_id": job["job_id"], "number": number}, "reason": _over_budget(gw, job)}
 
 

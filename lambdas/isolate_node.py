@@ -96,7 +96,7 @@ def _empty(event: Event, gw: Gateways, row: Row) -> None:
         gw.ledger.write(node, session, sets={"stopped_jobs": jobs})
     for job in jobs:
         gw.jobs.wait_for(job, node, incident["incident_id"])
-        gw.jobs.stopping(job, incident["incident_id"])
+        gw.jobs.stopping(job, node, incident["incident_id"])
     stopped = ask_scheduler(gw, event, "stop", Stop(tuple(jobs), "TERM", GRACE_SECONDS))
     left = sorted(job for job, word in stopped.items() if word == "COMPLETING")
     if left:

@@ -44,7 +44,7 @@ def exited(gw: Gateways, signal: Signal, judgement: Judgement) -> Judgement:
     if job.get("stopped_attempt") == attempt:
         return ends(Outcome.COVERED, f"we ended attempt {attempt} of job {job_id} ourselves")
     if job.get("pending"):
-        gw.jobs.owe(job_id, f"exit/{job_id}/{attempt}")
+        gw.jobs.owe(job_id, attempt, f"exit/{job_id}/{attempt}")
         waits = ", ".join(sorted(job["pending"]))
         return ends(Outcome.JOINED, f"job {job_id} is resumed when {waits} is healed")
     claim = f"exit/{job_id}/{attempt}"

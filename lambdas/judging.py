@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 from typing import Any
 
-from lambdas import job_events, opening, resuming, undoing
+from lambdas import job_events, opening, replacements, resuming, undoing
 from planaria.core import parsers
 from planaria.core.affected import affected
 from planaria.core.incident import ACTIVE, Phase, Step
@@ -14,7 +14,7 @@ from planaria.core.node import NodeView
 from planaria.core.plans import facts
 from planaria.core.policy import Mode
 from planaria.core.signal import Kind, Signal
-from planaria.core.table import Conflict, Row, below, missing
+from planaria.core.table import Conflict, Row, below, differs, missing
 from planaria.wiring import Gateways
 
 TRIES = 4  # a node's row may change between reading and claiming
@@ -40,7 +40,8 @@ def _members(gw: Gateways, signal: Signal) -> list[NodeView]:
 def _judge_signal(gw: Gateways, signal: Signal, text: str) -> dict[str, Any]:
     now = gw.clock.now()
     prior = gw.ledger.outcome(signal.dedupe_key, now)
-    if prior is not None:
+    again = signal.source == parsers.SWEEP and (prior or {}).get("outcome") == Outcome.HELD
+    if prior is not None and not again:
         gw.ledger.count("DUPLICATE", now)
         return {"outcome": "DUPLICATE", "node_id": signal.node_id, "reason": f"already {prior['outcome']}"}
     for _ in range(TRIES):
@@ -106,13 +107,32 @@ def _act(gw: Gateways, signal: Signal, judgement: Judgement, row: Row, text: str
     if judgement.cancels:
         _cancel(gw, row)
     elif judgement.outcome is Outcome.OPENED or judgement.raises:
-        refusal = opening.open_incident(gw, _claim(gw, signal, judgement, row), row, judgement.raises)
+        if replacements.lost_before_ready(gw, row, judgement.reason):
+            reason = f"{judgement.reason}; the incident that launched this node launches another"
+            return dataclasses.replace(judgement, outcome=Outcome.JOINED, reason=reason)
+        claim = _claim(gw, signal, judgement, row)
+        refusal = gw.breaker.full(gw.clock.now()) if row.get("held_since") and not judgement.raises else ""
+        refusal = refusal or opening.open_incident(gw, claim, row, judgement.raises)
         if refusal:
-            gw.ledger.note_node(row["node_id"], {"held": _body(gw, text), "held_reason": refusal})
+            _hold(gw, row, _body(gw, text), judgement.reason, refusal)
             return dataclasses.replace(judgement, outcome=Outcome.HELD, reason=refusal)
     elif row and (said := _said(signal, judgement, row)):
         gw.ledger.note_node(row["node_id"], said)
     return judgement
+
+
+def _hold(gw: Gateways, row: Row, body: dict[str, str], reason: str, refusal: str) -> None:
+    """Keep the event for sweep to repeat, and tell a person once that this node waits."""
+    first = not row.get("held_since")
+    held: dict[Any, Any] = {"held": body, "held_reason": refusal}
+    gw.ledger.note_node(row["node_id"], {**held, "held_since": row.get("held_since") or gw.clock.now()})
+    if first:
+        gw.notices.publish(
+            f"Planaria {gw.cluster.name}: {row['node_id']} is held",
+            f"{row['node_id']} ({row.get('name', '')}) has a fault and is left alone for now.\n"
+            f"Fault: {reason}\nWhy held: {refusal}\n"
+            f"To heal it all the same once the window allows: planaria replace {row['node_id']}\n",
+        )
 
 
 def _said(signal: Signal, judgement: Judgement, row: Row) -> dict[Any, Any]:
@@ -154,7 +174,8 @@ def _node_ready(gw: Gateways, signal: Signal) -> None:
     for name in ("name", "address"):
         if signal.evidence.get(name):
             sets[name] = signal.evidence[name]
-    newer = missing("ready_at") | below("ready_at", at)
+    # An agent that only started anew tells of the same boot, which proves no reboot.
+    newer = (missing("ready_at") | below("ready_at", at)) & differs("boot_id", sets["boot_id"])
     try:
         row = gw.ledger.note_node(signal.node_id, sets, when=newer)
     except Conflict as conflict:

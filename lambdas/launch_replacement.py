@@ -11,12 +11,13 @@ from planaria.core import tags
 from planaria.core.cluster import NodeGroup, Offering
 from planaria.core.errors import CapacityError, PermanentError, Waiting
 from planaria.core.incident import Step, launch_token
-from planaria.core.plans import GONE_STATES
+from planaria.core.plans import GONE_STATES, is_gone
 from planaria.core.ports import LaunchRequest
 from planaria.core.table import Conflict, Row, below, equals, missing
 from planaria.wiring import Gateways
 
 LEASE_SECONDS = 10.0
+MOST_LOST = 3
 
 
 @task
@@ -26,10 +27,31 @@ def handler(event: Event, gw: Gateways) -> Fields:
     if row.get("isolation_refused"):
         raise PermanentError("no replacement is launched: the node's isolation was refused")
     launch = row.get("launch") or {}
+    if launch.get("instance_id"):
+        row = _unless_lost(incident, gw, row)
+        launch = row["launch"]
     if not launch.get("instance_id"):
         group = gw.cluster.group(row.get("group") or next(iter(gw.cluster.node_groups)))
         launch = _launch(incident, gw, row, group)
     return {"node_id": launch["instance_id"], "since": 0}
+
+
+def _unless_lost(incident: Event, gw: Gateways, row: Row) -> Row:
+    """A replacement that was lost before it was ready is followed by another, with a new token."""
+    instance = row["launch"]["instance_id"]
+    known = gw.ledger.node(instance) or {}
+    if known.get("admitted_at") or not (known.get("lost") or is_gone(known)):
+        return row
+    lost = int(row.get("replacements_lost", 0)) + 1
+    if lost > MOST_LOST:
+        raise PermanentError(f"{lost} replacements were lost before they were ready, last {instance}")
+    return gw.ledger.write(
+        incident["node_id"],
+        int(incident["session"]),
+        sets={"launch": {"number": int(row["launch"]["number"]) + 1, "index": 0}, "replacements_lost": lost},
+        removes=("replacement_id",),
+        when=equals(("launch", "instance_id"), instance),
+    )
 
 
 def _launch(incident: Event, gw: Gateways, row: Row, group: NodeGroup) -> Row:

@@ -19,16 +19,19 @@ def open_incident(gw: Gateways, claim: Claim, seen: Row, raises: bool) -> str:
     """
     now = gw.clock.now()
     row = gw.ledger.claim(claim, seen, now, raises)
-    name = incident_id(row["node_id"], row["session"])
-    gw.ledger.step(name, Step.DETECTED, claim.detected_at)
-    if not is_gone(row):
-        # A node that is gone already takes nothing from the fleet by being isolated.
-        old = row.get("supersedes") or {}
-        before = incident_id(row["node_id"], old["session"]) if old else ""
-        refusal = gw.breaker.admit(name, str(claim.fault.get("detector", "unknown")), now, before)
-        if refusal:
-            gw.ledger.close(row["node_id"], row["session"], Phase.CANCELLED, now, refusal, held=True)
-            return refusal
+    gw.ledger.step(incident_id(row["node_id"], row["session"]), Step.DETECTED, claim.detected_at)
+    return go_on(gw, row)
+
+
+def go_on(gw: Gateways, row: Row) -> str:
+    """What follows the claim, by whoever finds it undone: breaker, job, predecessor, execution."""
+    if row.get("phase") not in ACTIVE:
+        return ""
+    now, name = gw.clock.now(), incident_id(row["node_id"], row["session"])
+    refusal = "" if row["phase"] == Phase.RUNNING else _admit(gw, row, name, now)
+    if refusal:
+        gw.ledger.close(row["node_id"], row["session"], Phase.CANCELLED, now, refusal, held=True)
+        return refusal
     if row.get("job_id"):
         gw.jobs.wait_for(row["job_id"], row["node_id"], name)
     superseded = gw.ledger.end_superseded(row, now)
@@ -36,6 +39,21 @@ def open_incident(gw: Gateways, claim: Claim, seen: Row, raises: bool) -> str:
         gw.workflows.stop(superseded, f"superseded by session {row['session']}")
     start(gw, row)
     gw.ledger.step(name, Step.TRIAGED, gw.clock.now())
+    return ""
+
+
+def _admit(gw: Gateways, row: Row, name: str, now: float) -> str:
+    """Why the breaker holds this session. It never holds one whose node is gone, which takes nothing from
+    the fleet, nor one that superseded another, whose node is taken out already."""
+    old = row.get("supersedes") or {}
+    if is_gone(row) or row.get("admitted_by_breaker"):
+        return ""
+    before = incident_id(row["node_id"], old["session"]) if old else ""
+    detector = str((row.get("fault") or {}).get("detector", "unknown"))
+    refusal = gw.breaker.admit(name, detector, now, before)
+    if refusal and not old:
+        return refusal
+    gw.ledger.write(row["node_id"], row["session"], sets={"admitted_by_breaker": True})
     return ""
 
 

@@ -24,6 +24,8 @@ def handler(event: Event, gw: Gateways) -> Fields:
         job = gw.jobs.enter(job_id, number)
         if job.get("pending"):
             raise resuming.stand_down(gw, job)
+        if word.endswith("is down"):
+            raise Waiting(f"attempt {number} of job {job_id} waits: {word.partition(': ')[2]}")
         raise PermanentError(
             f"the scheduler refused attempt {number} of job {job_id}: {word.partition(': ')[2]}"
         )

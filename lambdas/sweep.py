@@ -29,6 +29,8 @@ FORGET_SECONDS = 86_400.0
 def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
     gw = wiring.gateways()
     nodes, jobs = gw.ledger.nodes(), gw.jobs.jobs()
+    half = [row for row in nodes if row.get("closing") and row.get("phase") not in ACTIVE]
+    _each(half, "close of", lambda row: gw.ledger.finish_close(row, gw.clock.now()))
     cancelled = [row for row in nodes if undoing.outstanding(row)]
     counts = {
         "claims": _claims(gw, nodes),
@@ -74,7 +76,9 @@ def _claims(gw: Gateways, nodes: list[Row]) -> int:
         fresh = gw.ledger.enter(row["node_id"], row["session"])
         if fresh.get("execution_arn"):
             return False
-        if opening.start(gw, fresh) is not Execution.RUNNING:
+        if opening.go_on(gw, fresh):
+            return True  # held; the event comes back to triage by itself
+        if opening.start(gw, gw.ledger.enter(row["node_id"], row["session"])) is not Execution.RUNNING:
             opening.restart(gw, fresh)
         return True
 
@@ -99,9 +103,11 @@ def _settle_ended(gw: Gateways, job: Row) -> Row:
     """Every incident takes its node off `pending`, also one that died before it could."""
     for node, name in dict(job.get("pending", {})).items():
         head, _ = gw.ledger.incident(name)
-        if head is None or "outcome" not in head or head["outcome"] == "CANCELLED":
-            continue  # what was cancelled is settled once its isolation is taken back
         row = gw.ledger.node(node) or {}
+        if head is None or "outcome" not in head:
+            continue
+        if head["outcome"] == "CANCELLED" and undoing.outstanding(row):
+            continue  # it is settled once its isolation is taken back
         if row.get("phase") in ACTIVE and row.get("session") != split_incident_id(name)[1]:
             gw.jobs.wait_for(job["job_id"], node, f"{node}-{row['session']}")
             continue

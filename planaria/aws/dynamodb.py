@@ -144,9 +144,10 @@ class _Expression:
                     # Said in full: what a comparison with an absent attribute gives is documented nowhere.
                     differs = f"{path} <> {self.value(clause.value)}"
                     clauses.append(f"(attribute_not_exists({path}) OR {differs})")
-                elif clause.op == "size<":
+                elif clause.op in ("size<", "size>"):
                     # size() of an absent attribute is an error in some places and false in others.
-                    clauses.append(f"attribute_exists({path}) AND size({path}) < {self.value(clause.value)}")
+                    size = f"size({path}) {clause.op[-1]} {self.value(clause.value)}"
+                    clauses.append(f"attribute_exists({path}) AND {size}")
                 elif clause.op == "exists":
                     clauses.append(f"attribute_exists({path})")
                 elif clause.op == "missing":

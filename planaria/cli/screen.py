@@ -105,13 +105,15 @@ def table(
 ) -> Table:
     """fold: columns whose text may be broken into lines. clip: columns whose text is cut where the room
     ends. The others always stand there whole: an id that is cut is worth nothing."""
-    made = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+    made = Table(
+        box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0), expand=bool(clip)
+    )
     cells = [[cell if isinstance(cell, Text) else word(cell) for cell in row] for row in rows]
     for number, name in enumerate(columns):
         if name in fold:
             made.add_column(name, overflow="fold")
         elif name in clip:
-            made.add_column(name, no_wrap=True, overflow="ellipsis")
+            made.add_column(name, no_wrap=True, overflow="ellipsis", ratio=1)
         else:
             width = max([len(name)] + [row[number].cell_len for row in cells])
             made.add_column(name, no_wrap=True, min_width=width)

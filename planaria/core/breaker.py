@@ -58,6 +58,13 @@ class Breaker:
         except Conflict:
             return
 
+    def full(self, now: float) -> str:
+        """Why nothing more may be removed now, "" when something may; only looks."""
+        live = self.status(now)["removals"]
+        if len(live) < self._cap:
+            return ""
+        return f"breaker: {len(live)} of {self._cap} removals used within {self._window:.0f} s"
+
     def status(self, now: float) -> Mapping[str, Any]:
         row = self._table.get(*KEY) or {}
         live = {k: at for k, at in row.get("removals", {}).items() if float(at) > now - self._window}

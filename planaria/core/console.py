@@ -45,7 +45,7 @@ def node_order(machine: str, document: object) -> NodeOrder:
     fields = _fields(document, {"node_id", "action", "reason"}, example)
     node = _node(fields, machine)
     verb = fields.get("action", next(iter(verbs)) if len(verbs) == 1 else None)
-    if verb not in verbs:
+    if not isinstance(verb, str) or verb not in verbs:
         raise InvalidInput(
             f"action must be one of {', '.join(sorted(verbs))}, got {verb!r:.40}; "
             f"a right document is {example}"

@@ -22,6 +22,7 @@ from planaria.core.table import (
     equals,
     exists,
     missing,
+    not_empty,
     one_of,
     smaller,
 )
@@ -83,13 +84,20 @@ class JobLedger:
         except Conflict:
             return
 
-    def stopping(self, job: str, incident: str) -> None:
+    def stopping(self, job: str, node: str, incident: str) -> None:
         """We are about to end the job's processes, so it is owed a resume. Written before the signal, so
         that the exits of its ranks are known as our doing."""
         row = self.job(job)
-        if row is not None and row.get("state") != "COMPLETED":
-            sets = {"stopped_attempt": row["attempt"], "state": "STOPPED", "owed": incident}
-            self.write(job, sets)
+        if row is None or row.get("state") == "COMPLETED":
+            return
+        sets = {"stopped_attempt": row["attempt"], "state": "STOPPED", "owed": incident}
+        mine = equals(("pending", node), incident) & equals("attempt", row["attempt"])
+        try:
+            self.write(job, sets, when=mine)
+        except Conflict as conflict:
+            if (conflict.row or {}).get("pending", {}).get(node) != incident:
+                raise Fenced(f"job {job} was told of the end of {incident} already") from None
+            raise
 
     def completed(self, job: str) -> None:
         """The job had come to its own end: nothing is owed to it."""
@@ -98,9 +106,11 @@ class JobLedger:
         except Conflict:
             return
 
-    def owe(self, job: str, why: str) -> None:
-        """The job needs a resume that cannot be opened now; whoever settles its last node opens it."""
-        self.write(job, {"owed": why})
+    def owe(self, job: str, attempt: int, why: str) -> None:
+        """This attempt ended and its resume cannot be opened now; whoever settles the job's last node opens
+        it. Raises Conflict when the attempt or the pending nodes have changed: judge anew."""
+        still = equals("attempt", attempt) & not_empty("pending")
+        self.write(job, {"owed": why}, when=still)
 
     def settle(
         self, job: str, node: str, incident: str, replacement: str | None, unresolved: str = ""
@@ -214,6 +224,8 @@ class JobLedger:
         }
         if outcome is Phase.HEALED:
             sets["credits"] = {}
+        elif outcome is Phase.ESCALATED:
+            sets["state"] = "FAILED"
         try:
             self.write_resume(job, number, sets, ("waiting",))
         except Fenced:

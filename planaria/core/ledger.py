@@ -28,6 +28,11 @@ SESSION_ATTRIBUTES = (
     "isolation_refused",
     "stopped_jobs",
     "supersedes",
+    "replacements_lost",
+    "admitted_by_breaker",
+    "held",
+    "held_since",
+    "held_reason",
 )
 
 
@@ -183,7 +188,7 @@ class Ledger(IncidentRows, EventRows):
         held: the breaker refused it, so it never was: its signal is judged anew later and must not be
         older than the end of a session. seen: close only if no act was recorded since this row was read.
         """
-        sets: dict[Any, Any] = {"phase": outcome.value, "outcome_reason": reason}
+        sets: dict[Any, Any] = {"phase": outcome.value, "outcome_reason": reason, "closing": True}
         if not held:
             sets["ended_at"] = now
         fresh = True
@@ -203,7 +208,14 @@ class Ledger(IncidentRows, EventRows):
             if row.get("session") == session and key in row
         }
         self.close_incident_row(node, session, outcome, now, reason, extras)
+        if row.get("session") == session:
+            self.table.write(*_key(node), removes=("closing",), when=equals("session", session))
         return fresh
+
+    def finish_close(self, row: Row, now: float) -> None:
+        """Close the incident's row where a crash came between the two writes of `close`."""
+        reason = str(row.get("outcome_reason", ""))
+        self.close(row["node_id"], int(row["session"]), Phase(row["phase"]), now, reason)
 
 
 def _key(node: str) -> tuple[str, str]:

@@ -13,8 +13,8 @@ Changes = Mapping[Any, Any]  # Path -> value; a Mapping's key type is invariant,
 class Clause:
     """One comparison on a (possibly nested, dot-free) path of attribute names.
 
-    op: "=", "<>", "<", "<=", ">", ">=" against `value`; "exists", "missing"; "size<" compares the number
-    of entries of a map. A comparison on a missing attribute is false, as in DynamoDB ("<>" is true).
+    op: "=", "<>", "<", ">" against `value`; "exists", "missing"; "size<" and "size>" compare the number of
+    entries of a map. A comparison on a missing attribute is false, as in DynamoDB ("<>" is true).
     """
 
     path: tuple[str, ...]
@@ -76,6 +76,11 @@ def smaller(path: Path, entries: int) -> Condition:
     return _clause(path, "size<", entries)
 
 
+def not_empty(path: Path) -> Condition:
+    """The map at `path` has an entry."""
+    return _clause(path, "size>", 0)
+
+
 def one_of(path: Path, values: tuple[Any, ...]) -> Condition:
     condition = equals(path, values[0])
     for value in values[1:]:
@@ -110,6 +115,8 @@ def _true(clause: Clause, row: Mapping[str, Any]) -> bool:
             return bool(value > clause.value)
         case "size<":
             return len(value) < int(clause.value)
+        case "size>":
+            return len(value) > int(clause.value)
     raise ValueError(f"unknown operator {clause.op!r}")
 
 

@@ -183,6 +183,19 @@ def test_a_stopped_execution_is_restarted_and_launches_nothing_twice(bench: Benc
     healthy(bench)
 
 
+def test_a_replacement_that_dies_while_it_boots_is_followed_by_another(bench: Bench, job: str) -> None:
+    assert bench.world.emulator is not None
+    node, before = bench.node("e2e-3"), bench.gw.jobs.job(job) or {}
+    bench.inject("xid79", "e2e-3")
+    first = bench.until("launch", lambda: (bench.gw.ledger.node(node) or {}).get("replacement_id"))
+    bench.world.emulator.client("ec2").terminate_instances(InstanceIds=[first])
+    row = bench.incident(node)
+    assert row["replacement_id"] not in (None, first)
+    assert bench.incidents_of(first) == []
+    bench.resumed(job, int(before["attempt"]))
+    healthy(bench)
+
+
 def test_a_foreign_drain_is_left_alone_and_the_replacement_given_back(bench: Bench, job: str) -> None:
     node = bench.node("e2e-2")
     bench.inject("foreign-drain", "e2e-2", reason="cable swap")

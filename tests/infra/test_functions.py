@@ -50,7 +50,7 @@ def test_functions_and_their_environment(aws: Variant, sandbox: Variant) -> None
             assert environment["POWERTOOLS_SERVICE_NAME"] == name
             assert properties["Handler"] == f"lambdas.{name}.handler"
             assert properties["LoggingConfig"]["LogFormat"] == "JSON"
-            assert properties["MemorySize"] == 256
+            assert properties["MemorySize"] == 1024
             assert properties["Architectures"] == ["arm64"]
             assert ("ReservedConcurrentExecutions" in properties) == (variant is sandbox)
 

@@ -26,7 +26,7 @@ def event(source: str, detail_type: str, detail: dict[str, Any], at: float, iden
 
 
 def agent(node: str, detail_type: str, at: float, **detail: Any) -> str:
-    body = {"version": 1, "instance_id": node, "boot_id": "b", "seq": 1, "time": at, **detail}
+    body = {"version": 1, "instance_id": node, "boot_id": f"boot-{at}", "seq": 1, "time": at, **detail}
     return event(f"planaria.node/AROA:{node}", detail_type, body, at)
 
 

@@ -116,6 +116,9 @@ def test_what_the_breaker_held_is_healed_when_the_window_moves_on(world: World) 
     world.clock.advance(3700)
     world.run(600)
     world.run()
+    [(subject, text)] = world.notices.sent
+    assert "is held" in subject and "breaker: 1 of 1" in text  # a person is told once
+    world.notices.sent.clear()
     world.assert_healed(replaced=2, resumed=2)
 
 
