@@ -128,7 +128,9 @@ def show(summary: "Summary", shown: Console) -> None:
     facts.add_row("of that", ", ".join(parts))
     if summary.transitions:
         cents = summary.dollars * 100
-        facts.add_row("on AWS", f"{summary.transitions} state transitions, {cents:.2f} cents at list price")
+        facts.add_row(
+            "on AWS", f"at least {summary.transitions} state transitions, {cents:.2f} cents at list price"
+        )
     shown.print(facts)
     shown.print()
     shown.print(Rule("loss over time", style="dim"), width=width)

@@ -90,3 +90,14 @@ def test_on_a_terminal_stages_end_with_their_last_words() -> None:
 )
 def test_what_a_step_says(row: dict[str, object], text: str) -> None:
     assert records.step_detail(row) == text
+
+
+@pytest.mark.parametrize("width", [100, 120, 160])
+def test_a_long_reason_leaves_room_for_the_other_columns(width: int) -> None:
+    rows = [("i-9c46c577084d3a7c0-1796040161280", "demo-3", "REPLACE", "HEALED", "because " * 30)]
+    made = screen.table(("INCIDENT", "NODE", "ACTION", "OUTCOME", "WHY"), rows, clip=("WHY",))
+    console = Console(width=width, file=io.StringIO())
+    console.print(made)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for word in ("i-9c46c577084d3a7c0-1796040161280", "demo-3", "REPLACE", "HEALED", "because"):
+        assert word in text
