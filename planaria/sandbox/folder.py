@@ -21,12 +21,13 @@ def check_free(folder: Path) -> None:
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is no folder; choose another one with --dir")
     alive = emulator.attach(folder / "emulator") is not None
+    down = f"`planaria sandbox down --dir {folder}`"
     if alive and (folder / "sandbox.json").exists():
-        raise InvalidInput(f"a sandbox runs in {folder} already; `planaria sandbox down` ends it")
+        raise InvalidInput(f"a sandbox runs in {folder} already; {down} ends it")
     if alive:
-        raise InvalidInput(f"a sandbox is being started in {folder}; wait for it, or `planaria sandbox down`")
+        raise InvalidInput(f"a sandbox is being started in {folder}; wait for it, or {down}")
     if is_sandbox(folder):
-        raise InvalidInput(f"a dead sandbox lies in {folder}; `planaria sandbox down` clears it away")
+        raise InvalidInput(f"a dead sandbox lies in {folder}; {down} clears it away")
     if any(folder.iterdir()):
         raise InvalidInput(f"{folder} is not empty; choose a new folder with --dir")
 
