@@ -108,6 +108,8 @@ def _act(gw: Gateways, signal: Signal, judgement: Judgement, row: Row, text: str
         _cancel(gw, row)
     elif judgement.outcome is Outcome.OPENED or judgement.raises:
         if replacements.lost_before_ready(gw, row, judgement.reason):
+            if said := _said(signal, judgement, row):
+                gw.ledger.note_node(row["node_id"], said)
             reason = f"{judgement.reason}; the incident that launched this node launches another"
             return dataclasses.replace(judgement, outcome=Outcome.JOINED, reason=reason)
         claim = _claim(gw, signal, judgement, row)

@@ -25,6 +25,7 @@ def test_one_that_is_terminated_while_it_boots(world: World) -> None:
     world.run()
     assert len(world.launched) == 2
     assert lost not in world.alive
+    assert world.node(lost)["gone"]
     assert world.ends == ["HEALED"]
     assert world.node(SICK)["replacement_id"] == world.launched[1]
     assert str(world.scheduler.state.jobs["gpt"].state) == "RUNNING"
