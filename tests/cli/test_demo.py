@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,13 @@ class _World:
 
     def post(self, path: str, document: dict[str, Any]) -> dict[str, str]:
         return {"injected": "broken."}
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A short one: a Unix socket's path has 108 bytes at most, and pytest's own grows with every run."""
+    with tempfile.TemporaryDirectory(prefix="p-", dir="/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture
