@@ -67,15 +67,15 @@ def test_xid_79_heals_and_the_weights_are_those_of_the_undisturbed_run(bench: Be
 
 def test_a_spot_notice_saves_a_checkpoint_before_the_node_goes(bench: Bench, job: str) -> None:
     node, before = bench.node("e2e-2"), bench.gw.jobs.job(job) or {}
-    bench.inject("spot", "e2e-2")
+    at = bench.inject("spot", "e2e-2")
     row = bench.incident(node)
     assert row["fault"]["kind"] == "spot_interruption"
     _, steps = bench.gw.ledger.incident(row["incident_id"])
     saved = next(step for step in steps if step["step"] == "checkpoint_saved")
     after = bench.resumed(job, int(before["attempt"]))
-    assert after["resume_step"] == saved["checkpoint_step"]
-    last = max(s["step"] for s in bench.steps(job) if s["attempt"] == before["attempt"])
-    assert last - after["resume_step"] <= 3, "the emergency checkpoint is at the last steps"
+    assert after["resume_step"] >= saved["checkpoint_step"] >= 0  # a regular one may follow before the stop
+    noticed = max(step["step"] for step in bench.steps(job) if step["at"] <= at)
+    assert after["resume_step"] >= noticed, "no step from before the notice is done again"
     healthy(bench)
 
 
@@ -91,12 +91,13 @@ def test_an_instance_terminated_without_warning(bench: Bench, job: str) -> None:
 def test_a_replacement_started_by_hand_in_the_console(bench: Bench, job: str) -> None:
     node, before = bench.node("e2e-4"), bench.gw.jobs.job(job) or {}
     document = {"node_id": node, "action": "replace", "reason": "GPU 3 is slow"}
+    at = time.time()
     arn, _ = bench.gw.workflows.start("heal_node", "by-hand-1", document)
     row = bench.incident(node)
     assert (row["rule"], row["reason"], row["execution_arn"]) == ("console", "GPU 3 is slow", arn)
     after = bench.resumed(job, int(before["attempt"]))
-    last = max(s["step"] for s in bench.steps(job) if s["attempt"] == before["attempt"])
-    assert last - after["resume_step"] <= 3, "a node that works saves a checkpoint first"
+    ordered = max(step["step"] for step in bench.steps(job) if step["at"] <= at)
+    assert after["resume_step"] >= ordered, "a node that works saves a checkpoint first"
     healthy(bench)
 
 
