@@ -10,15 +10,15 @@ def lost_before_ready(gw: Gateways, row: Row, reason: str) -> bool:
 
     Safe to repeat: the mark stays, and a token is answered once.
     """
-    if row.get("lost"):
-        return True  # told before; by now the incident may have launched another
-    parent = gw.ledger.node(str(row["replaces"])) if row.get("replaces") else None
-    if parent is None or row.get("admitted_at") or parent.get("phase") not in ACTIVE:
-        return False
-    if parent.get("replacement_id") != row["node_id"]:
-        return False
-    row = gw.ledger.note_node(row["node_id"], {"lost": reason})
+    if not row.get("lost"):
+        parent = gw.ledger.node(str(row["replaces"])) if row.get("replaces") else None
+        if parent is None or row.get("admitted_at") or parent.get("phase") not in ACTIVE:
+            return False
+        if parent.get("replacement_id") != row["node_id"]:
+            return False
+        row = gw.ledger.note_node(row["node_id"], {"lost": reason})
     if row.get("waiting"):
-        answer = {"result": "LOST", "reason": reason, "node_id": row["node_id"]}
+        # Also when it was lost before: the first teller may have died before this answer.
+        answer = {"result": "LOST", "reason": row["lost"], "node_id": row["node_id"]}
         gw.workflows.answer(row["waiting"]["token"], answer)
     return True
