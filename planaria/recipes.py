@@ -5,31 +5,41 @@ as `cluster.json` into the code asset. All its durations are seconds, already mu
 
     {"version": 1, "name": str, "region": str, "scheduler": "process" | "slurm" | "eks",
      "time_scale": float,
-     "policy": {"mode": "act" | "observe",
-                "breaker": {"max_removals": int, "max_share": float 0..1, "window_seconds": float},
+     "policy": {"mode": "act" | "approve" | "observe",
+                "breaker": {"max_removals": int, "max_share": float 0..1, "window_seconds": float,
+                            "max_per_detector": int | null},
                 "boot_timeout_seconds": float, "drain_deadline_seconds": float,
                 "job_settle_seconds": float, "max_attempts": int,
                 "max_resumes": int, "resume_window_seconds": float,
-                "rebalance": "checkpoint" | "ignore", "gpu_reset": bool},
+                "rebalance": "checkpoint" | "ignore", "gpu_reset": bool,
+                "approval_timeout_seconds": float, "boot_grace_seconds": float,
+                "confirmation_seconds": float, "ladder_seconds": float,
+                "offender_incidents": int, "offender_seconds": float,
+                "max_replacements": int, "replacements_seconds": float,
+                "maintenance": [{"start": ISO, "end": ISO} | {"weekly": "sun 02:00", "hours": float}],
+                "catalog": [{"kind": str, "code": str, "action": str, "families": [str], "reason": str}]},
      "node_groups": [{"name": str, "size": int, "launch_template": str,
                       "offerings": [{"instance_type": str, "capacity": "on-demand" | "spot",
                                      "subnet": str}]}]}
 
 Offerings stand in the order in which they are tried. Lambdas have no pydantic; only synth and the CLI
-import this module.
+import this module. Maintenance windows are the wall clock's and are not scaled.
 """
 
 import difflib
 from collections.abc import Iterator
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
+from planaria.core import maintenance, overrides
 from planaria.core.errors import InvalidInput
+from planaria.core.fault import Action
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
 Region = Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]+$")]
@@ -40,11 +50,13 @@ SecurityGroupId = Annotated[str, Field(pattern=r"^sg-[0-9a-f]{8,17}$")]
 Count = Annotated[int, Field(strict=True, ge=1, le=100_000)]
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 Minutes = Annotated[float, Field(strict=True, gt=0, le=60 * 24 * 30)]
+Hours = Annotated[float, Field(strict=True, gt=0, le=24 * 90)]
 Seconds = Annotated[float, Field(strict=True, ge=0, le=3600)]
 
 _FORMS = {
     r"^/dev/[a-z0-9]+$": "must be a device such as /dev/xvda",
     r"^[a-z][a-z0-9-]{0,30}$": "must be 1 to 31 characters of a-z, 0-9 and -, with a letter first",
+    r"^[a-z][a-z0-9-]*$": "must be an instance family such as p5",
     r"^[a-z]{2}(-[a-z]+)+-[0-9]+$": "must be an AWS region such as us-east-1",
     r"^[a-z0-9-]+\.[a-z0-9-]+$": "must be an EC2 instance type such as p5.48xlarge",
     r"^ami-[0-9a-f]{8,17}$": "must be an image id such as ami-0123456789abcdef0",
@@ -61,6 +73,7 @@ class Scheduler(StrEnum):
 
 class Mode(StrEnum):
     ACT = "act"
+    APPROVE = "approve"
     OBSERVE = "observe"
 
 
@@ -79,11 +92,80 @@ class _Section(BaseModel):
 
 
 class Breaker(_Section):
-    """At most max(1, min(max_removals, max_share of the fleet)) removals in any window."""
+    """At most max(1, min(max_removals, max_share of the fleet)) removals in any window, and of those that one
+    detector asks for at most max_per_detector; without it as many as of all."""
 
     max_removals: Count = 4
     max_share: Share = 0.25
     window_minutes: Minutes = 60.0
+    max_per_detector: Count | None = None
+
+    @model_validator(mode="after")
+    def _a_part_is_no_more_than_the_whole(self) -> Self:
+        if self.max_per_detector is not None and self.max_per_detector > self.max_removals:
+            most = f"max_per_detector must be at most max_removals ({self.max_removals})"
+            raise ValueError(f"{most}, not {self.max_per_detector}")
+        return self
+
+
+class Maintenance(_Section):
+    """A time in which people work on the cluster: `start` and `end`, or `weekly` and `hours`; UTC."""
+
+    start: datetime | None = None
+    end: datetime | None = None
+    weekly: str | None = None
+    hours: Annotated[float, Field(strict=True, gt=0, le=168)] | None = None
+    reason: Annotated[str, Field(max_length=200)] = ""
+    node_groups: tuple[Name, ...] = ()
+
+    @field_validator("start", "end", mode="before")
+    @classmethod
+    def _is_a_time(cls, value: Any) -> Any:
+        if isinstance(value, bool | int | float):  # pydantic would take it for seconds since 1970
+            raise ValueError(f"must be a time such as 2026-12-24T18:00:00Z, not {value!r}")
+        return value
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> Self:
+        once, weekly = (self.start, self.end), (self.weekly, self.hours)
+        if (None in once or weekly != (None, None)) and (None in weekly or once != (None, None)):
+            raise ValueError("must have start and end, or weekly and hours")
+        try:
+            maintenance.windows_of([self.entry()])
+        except InvalidInput as error:
+            raise ValueError(str(error).removeprefix("policy.maintenance[0].")) from None
+        return self
+
+    def entry(self) -> dict[str, Any]:
+        """As the document has it."""
+        common = {"reason": self.reason, "node_groups": list(self.node_groups)}
+        if self.weekly is not None:
+            return {"weekly": self.weekly, "hours": self.hours, **common}
+        assert self.start is not None and self.end is not None
+        return {"start": self.start.isoformat(), "end": self.end.isoformat(), **common}
+
+
+class CatalogEntry(_Section):
+    """This cluster's own answer to a fault; it goes before Planaria's catalogue."""
+
+    kind: Annotated[str, Field(min_length=1, max_length=64)]
+    code: Annotated[str, Field(min_length=1, max_length=64)]
+    action: Action
+    reason: Annotated[str, Field(min_length=1, max_length=300)]
+    families: tuple[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")], ...] = ()
+
+    @field_validator("code", mode="before")
+    @classmethod
+    def _may_be_a_number(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+    @model_validator(mode="after")
+    def _is_in_the_catalogue(self) -> Self:
+        try:
+            overrides.overrides_of([self.model_dump(mode="json")])
+        except InvalidInput as error:
+            raise ValueError(str(error).removeprefix("policy.catalog[0].")) from None
+        return self
 
 
 class Policy(_Section):
@@ -99,6 +181,17 @@ class Policy(_Section):
     resume_window_minutes: Minutes = 60.0
     rebalance: Rebalance = Rebalance.CHECKPOINT
     gpu_reset: Annotated[bool, Field(strict=True)] = False
+    # heal_node's state machine waits no longer than twelve hours for anyone.
+    approval_timeout_minutes: Annotated[float, Field(strict=True, ge=1, le=720)] = 60.0
+    boot_grace_minutes: Minutes = 5.0
+    confirmation_minutes: Minutes = 15.0
+    ladder_hours: Hours = 24.0
+    offender_incidents: Count = 3
+    offender_hours: Hours = 168.0
+    max_replacements: Count = 3
+    replacements_hours: Hours = 24.0
+    maintenance: tuple[Maintenance, ...] = ()
+    catalog: tuple[CatalogEntry, ...] = ()
 
 
 class Launch(_Section):
@@ -154,6 +247,30 @@ class ClusterFile(_Section):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"node_groups has two groups named {name}")
+        for window in self.policy.maintenance:
+            for name in window.node_groups:
+                if name not in names:
+                    known = ", ".join(names)
+                    raise ValueError(f"policy.maintenance names the node group {name}, but it has: {known}")
+        return self
+
+    @model_validator(mode="after")
+    def _answers_can_be_given(self) -> Self:
+        offered = {
+            offering.instance_type.partition(".")[0]
+            for group in self.node_groups
+            for offering in group.offerings
+        }
+        seen: set[tuple[str, str, tuple[str, ...]]] = set()
+        for entry in self.policy.catalog:
+            what = f"policy.catalog has an answer to {entry.kind} {entry.code}"
+            if entry.families and not offered & set(entry.families):
+                named, known = ", ".join(entry.families), ", ".join(sorted(offered))
+                raise ValueError(f"{what} for {named}, but the offerings are of: {known}")
+            key = entry.kind, entry.code, entry.families
+            if key in seen:
+                raise ValueError(f"{what} twice")
+            seen.add(key)
         return self
 
     @classmethod
@@ -193,6 +310,7 @@ class ClusterFile(_Section):
                     "max_removals": policy.breaker.max_removals,
                     "max_share": policy.breaker.max_share,
                     "window_seconds": policy.breaker.window_minutes * 60 * time_scale,
+                    "max_per_detector": policy.breaker.max_per_detector,
                 },
                 "boot_timeout_seconds": policy.boot_timeout_minutes * 60 * time_scale,
                 "drain_deadline_seconds": policy.drain_deadline_minutes * 60 * time_scale,
@@ -202,6 +320,16 @@ class ClusterFile(_Section):
                 "resume_window_seconds": policy.resume_window_minutes * 60 * time_scale,
                 "rebalance": policy.rebalance.value,
                 "gpu_reset": policy.gpu_reset,
+                "approval_timeout_seconds": policy.approval_timeout_minutes * 60 * time_scale,
+                "boot_grace_seconds": policy.boot_grace_minutes * 60 * time_scale,
+                "confirmation_seconds": policy.confirmation_minutes * 60 * time_scale,
+                "ladder_seconds": policy.ladder_hours * 3600 * time_scale,
+                "offender_incidents": policy.offender_incidents,
+                "offender_seconds": policy.offender_hours * 3600 * time_scale,
+                "max_replacements": policy.max_replacements,
+                "replacements_seconds": policy.replacements_hours * 3600 * time_scale,
+                "maintenance": [window.entry() for window in policy.maintenance],
+                "catalog": [entry.model_dump(mode="json") for entry in policy.catalog],
             },
             "node_groups": [
                 {
@@ -284,7 +412,7 @@ def _rule(problem: ErrorDetails) -> str:
 
 def _nearest(location: tuple[int | str, ...]) -> str:
     """A hint for a misspelt key, found among all keys that a cluster file may have."""
-    sections = (ClusterFile, Policy, Breaker, NodeGroup, Launch, Offering)
+    sections = (ClusterFile, Policy, Breaker, Maintenance, CatalogEntry, NodeGroup, Launch, Offering)
     known = sorted({name for section in sections for name in section.model_fields})
     close = difflib.get_close_matches(str(location[-1]), known, n=1)
     return f" (is {close[0]} meant?)" if close else ""

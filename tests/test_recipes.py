@@ -8,7 +8,7 @@ import yaml
 
 from planaria.core.cluster import Cluster
 from planaria.core.errors import InvalidInput
-from planaria.recipes import ClusterFile
+from planaria.recipes import ClusterFile, Policy
 
 CLUSTERS = sorted((Path(__file__).parent.parent / "recipes" / "clusters").glob("*.yaml"))
 
@@ -71,7 +71,12 @@ def test_document(tmp_path: Path) -> None:
     assert document["time_scale"] == 0.5
     assert document["policy"] == {
         "mode": "act",
-        "breaker": {"max_removals": 4, "max_share": 0.25, "window_seconds": 1800.0},
+        "breaker": {
+            "max_removals": 4,
+            "max_share": 0.25,
+            "window_seconds": 1800.0,
+            "max_per_detector": None,
+        },
         "boot_timeout_seconds": 900.0,
         "drain_deadline_seconds": 300.0,
         "job_settle_seconds": 5.0,
@@ -80,6 +85,16 @@ def test_document(tmp_path: Path) -> None:
         "resume_window_seconds": 1800.0,
         "rebalance": "checkpoint",
         "gpu_reset": False,
+        "approval_timeout_seconds": 1800.0,
+        "boot_grace_seconds": 150.0,
+        "confirmation_seconds": 450.0,
+        "ladder_seconds": 43200.0,
+        "offender_incidents": 3,
+        "offender_seconds": 302400.0,
+        "max_replacements": 3,
+        "replacements_seconds": 43200.0,
+        "maintenance": [],
+        "catalog": [],
     }
     assert document["node_groups"] == [
         {
@@ -118,8 +133,99 @@ def test_defaults_are_the_lambdas_defaults(tmp_path: Path) -> None:
         ("scheduler", "lsf", "scheduler: must be 'process', 'slurm' or 'eks', not 'lsf'."),
         ("extra", 1, "extra: is no known key."),
         ("policy.max_atempts", 3, "policy.max_atempts: is no known key (is max_attempts meant?)."),
-        ("policy.mode", True, "policy.mode: must be 'act' or 'observe', not True."),
+        ("policy.mode", True, "policy.mode: must be 'act', 'approve' or 'observe', not True."),
         ("policy.gpu_reset", "no", "policy.gpu_reset: must be true or false, not 'no'."),
+        (
+            "policy.approval_timeout_minutes",
+            721,
+            "policy.approval_timeout_minutes: must be less than or equal to 720, not 721.",
+        ),
+        ("policy.ladder_hours", 0, "policy.ladder_hours: must be greater than 0, not 0."),
+        ("policy.offender_incidents", 1.5, "policy.offender_incidents: must be a whole number, not 1.5."),
+        (
+            "policy.max_replacments",
+            2,
+            "policy.max_replacments: is no known key (is max_replacements meant?).",
+        ),
+        ("policy.maintenance", {}, "policy.maintenance: must be a list."),
+        ("policy.maintenance", ["sun"], "policy.maintenance[0]: must be a mapping of keys."),
+        (
+            "policy.maintenance",
+            [{"weekly": "sun 02:00"}],
+            "policy.maintenance[0]: must have start and end, or weekly and hours.",
+        ),
+        (
+            "policy.maintenance",
+            [{"weekly": "sunday", "hours": 4}],
+            (
+                "policy.maintenance[0]: weekly must be a day and a time in UTC such as 'sun 02:00', "
+                "not 'sunday'."
+            ),
+        ),
+        (
+            "policy.maintenance",
+            [{"start": "2026-12-24T18:00:00Z", "end": "2026-12-24T17:00:00Z"}],
+            "policy.maintenance[0]: end must be later than its start.",
+        ),
+        (
+            "policy.maintenance",
+            [{"start": 20261224, "end": "2026-12-24T17:00:00Z"}],
+            "policy.maintenance[0].start: must be a time such as 2026-12-24T18:00:00Z, not 20261224.",
+        ),
+        (
+            "policy.maintenance",
+            [{"weekly": "sun 02:00", "hours": 169}],
+            "policy.maintenance[0].hours: must be less than or equal to 168, not 169.",
+        ),
+        (
+            "policy.maintenance",
+            [{"weekly": "sun 02:00", "hours": 4, "node_group": ["gpu"]}],
+            "policy.maintenance[0].node_group: is no known key (is node_groups meant?).",
+        ),
+        (
+            "policy.catalog",
+            [{"kind": "xid", "code": "63", "action": "reboot", "reason": "r"}],
+            (
+                "policy.catalog[0].action: must be 'MONITOR', 'RESET', 'REBOOT', 'DRAIN' or 'REPLACE', "
+                "not 'reboot'."
+            ),
+        ),
+        (
+            "policy.catalog",
+            [{"kind": "xdi", "code": "63", "action": "REBOOT", "reason": "r"}],
+            "policy.catalog[0]: kind 'xdi' is not in the catalogue (is xid meant?).",
+        ),
+        (
+            "policy.catalog",
+            [{"kind": "gpu_ecc", "code": "volatile_uncorectable", "action": "REPLACE", "reason": "r"}],
+            (
+                "policy.catalog[0]: code 'volatile_uncorectable' is no gpu_ecc of the catalogue "
+                "(is volatile_uncorrectable meant?)."
+            ),
+        ),
+        (
+            "policy.catalog",
+            [{"kind": "spot_interruption", "code": "*", "action": "MONITOR", "reason": "r"}],
+            (
+                "policy.catalog[0]: action must be DRAIN or REPLACE for spot_interruption *, not MONITOR: "
+                "AWS takes the instance anyway, and its job would be left without a node."
+            ),
+        ),
+        (
+            "policy.catalog",
+            [{"kind": "xid", "code": "63", "action": "REBOOT"}],
+            "policy.catalog[0].reason: is missing.",
+        ),
+        (
+            "policy.catalog",
+            [{"kind": "xid", "code": True, "action": "REBOOT", "reason": "r"}],
+            "policy.catalog[0].code: must be text, not True (put it in quotes).",
+        ),
+        (
+            "policy.catalog",
+            [{"kind": "xid", "code": "63", "action": "REBOOT", "reason": "r", "families": ["P5"]}],
+            "policy.catalog[0].families[0]: must be an instance family such as p5, not 'P5'.",
+        ),
         ("policy.max_attempts", 0, "policy.max_attempts: must be greater than or equal to 1, not 0."),
         ("policy.max_attempts", True, "policy.max_attempts: must be a whole number, not True."),
         ("policy.max_attempts", 2.5, "policy.max_attempts: must be a whole number, not 2.5."),
@@ -128,6 +234,11 @@ def test_defaults_are_the_lambdas_defaults(tmp_path: Path) -> None:
             "policy.breaker.max_share",
             1.5,
             "policy.breaker.max_share: must be less than or equal to 1, not 1.5.",
+        ),
+        (
+            "policy.breaker",
+            {"max_removals": 2, "max_per_detector": 3},
+            "policy.breaker: max_per_detector must be at most max_removals (2), not 3.",
         ),
         ("policy", [], "policy: must be a mapping of keys."),
         ("node_groups", [], "node_groups: must list at least one entry."),
@@ -153,6 +264,77 @@ def test_defaults_are_the_lambdas_defaults(tmp_path: Path) -> None:
 def test_one_problem_is_one_sentence(tmp_path: Path, path: str, value: Any, sentence: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         _load(tmp_path, _changed(path, value))
+    assert str(refused.value) == f"{tmp_path / 'cluster.yaml'}: {sentence}"
+
+
+def test_maintenance_and_catalog_are_understood_by_the_lambdas(tmp_path: Path) -> None:
+    content = _changed(
+        "policy",
+        {
+            "mode": "approve",
+            "maintenance": [
+                {"weekly": "sun 02:00", "hours": 4, "reason": "patches", "node_groups": ["gpu"]},
+                {"start": "2026-12-24T19:00:00+01:00", "end": "2026-12-27T06:00:00Z"},
+            ],
+            "catalog": [
+                {"kind": "xid", "code": 94, "action": "RESET", "reason": "recurs", "families": ["p5", "p4d"]},
+                {"kind": "xid", "code": "9999", "action": "REBOOT", "reason": "a new driver's"},
+            ],
+        },
+    )
+    policy = Cluster.from_document(_load(tmp_path, content).document(0.1)).policy
+    weekly, once = policy.maintenance
+    assert (weekly.weekly, weekly.end - weekly.start, weekly.groups) == (True, 4 * 3600.0, ("gpu",))
+    assert once.end - once.start == 60 * 3600.0
+    assert [(one.kind, one.code, one.action.value, one.families) for one in policy.catalog] == [
+        ("xid", "94", "RESET", ("p5", "p4d")),
+        ("xid", "9999", "REBOOT", ()),
+    ]
+
+
+def test_times_of_yaml_are_times(tmp_path: Path) -> None:
+    text = yaml.safe_dump(GOOD) + (
+        "policy:\n  maintenance:\n    - {start: 2026-12-24T18:00:00Z, end: 2026-12-25}\n"
+    )
+    (window,) = Cluster.from_document(_load(tmp_path, text).document()).policy.maintenance
+    assert (window.start, window.end - window.start) == (1_798_135_200.0, 6 * 3600.0)
+
+
+def test_what_the_example_shows_in_comments_is_right(tmp_path: Path) -> None:
+    lines = (CLUSTERS[0].parent / "example.yaml").read_text().splitlines()
+    shown = [line.replace("#  -", "   -") for line in lines]
+    text = "\n".join(shown).replace("maintenance: []", "maintenance:").replace("catalog: []", "catalog:")
+    policy = _load(tmp_path, text).policy
+    assert (len(policy.maintenance), len(policy.catalog)) == (2, 2)
+
+
+def test_the_example_shows_every_key_of_a_policy_with_its_default() -> None:
+    written = yaml.safe_load((CLUSTERS[0].parent / "example.yaml").read_text())["policy"]
+    defaults = yaml.safe_load(Policy().model_dump_json())
+    assert set(written) == set(defaults)
+    assert {**written, "mode": "act"} == defaults
+
+
+@pytest.mark.parametrize(
+    ("policy", "sentence"),
+    [
+        (
+            {"maintenance": [{"weekly": "sun 02:00", "hours": 4, "node_groups": ["cpu"]}]},
+            "policy.maintenance names the node group cpu, but it has: gpu.",
+        ),
+        (
+            {"catalog": [{"kind": "xid", "code": 94, "action": "RESET", "reason": "r", "families": ["p55"]}]},
+            "policy.catalog has an answer to xid 94 for p55, but the offerings are of: p5.",
+        ),
+        (
+            {"catalog": [{"kind": "xid", "code": 94, "action": "RESET", "reason": "r"}] * 2},
+            "policy.catalog has an answer to xid 94 twice.",
+        ),
+    ],
+)
+def test_what_can_never_be_meant_is_refused(tmp_path: Path, policy: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        _load(tmp_path, _changed("policy", policy))
     assert str(refused.value) == f"{tmp_path / 'cluster.yaml'}: {sentence}"
 
 

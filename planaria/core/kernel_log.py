@@ -1,32 +1,44 @@
-"""Kernel-log lines of the NVIDIA drivers -> observations.
+"""Kernel-log lines of the NVIDIA drivers and the Neuron runtime -> observations.
 
 `read` understands one line; `KernelLog` also faults that spread over lines (a GPU that falls off the bus
 without any Xid). Facts about the lines: NVIDIA's Xid documentation, the drivers' published sources, and
-reports to NVSentinel (issue 155) and gpud (pull request 1209).
+reports to NVSentinel (issue 155) and gpud (pull request 1209); tests/kernel_log/README.md names them.
 """
 
 import re
 from dataclasses import dataclass, field
 
+from planaria.core import nvlink5
+from planaria.core.catalog import INJECTED
+
 MESSAGE_LIMIT = 1024
 LINE_LIMIT = 4096
 
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): ([^\s,]+)(?:, ?(.*))?")
-_SXID = re.compile(r"nvidia-nvswitch(\d+): SXid \((?:PCI:)?([0-9A-Fa-f:.]+)\): ([^\s,]+)(?:, ?(.*))?")
+_LOADED = re.compile(r"NVRM: loading NVIDIA UNIX .{0,40}?Kernel Module(?: for \w+)?\s+(\d{3,4}(?:\.\d+)+)")
+# On a GPU that is partitioned (MIG) the parenthesis names the instance as well: (PCI:0000:01:00 GPU-I:05).
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)((?: GPU-C?I:\d+)*)\): ([^\s,]+)(?:, ?(.*))?")
+_SXID = re.compile(r"nvidia-nvswitch(\d+):? SXid \((?:PCI:)?([0-9A-Fa-f:.]+)\): ([^\s,]+)(?:, ?(.*))?")
+# The driver tells an SXid over several lines; only the first one says how bad it is.
+_SXID_MORE = re.compile(r"Severity \d+ Engine instance|Data \{")
 _OFF_BUS = re.compile(r"NVRM: GPU (?:at )?(?:PCI:)?([0-9A-Fa-f:.]+): GPU has fallen off the bus")
 _OFF_BUS_HEAD = re.compile(r"NVRM: The NVIDIA GPU (?:PCI:)?([0-9A-Fa-f:.]+)")
 _OFF_BUS_TAIL = "fallen off the bus and is not responding"
+_NEURON = re.compile(r"\bNEURON_HW_ERR=(\w{1,60})")
+_NEURON_DETAIL = re.compile(r"\b(nd-id|nc-id|serial-num|action)=(\S{1,60})")
 _NVLINK5 = re.compile(
-    r"(\w{1,40})\s+(Fatal|Non-?fatal)\s+XC(\d+)\s+i(\d+)\s+Link\s+(-?\d+)\s+\((0x[0-9A-Fa-f]+)\s+(0x[0-9A-Fa-f]+)",
+    r"(?:^|, )(\w{1,40}(?: \w{1,20})?)\s+(Fatal|Non-?fatal)\s+XC ?(\d+)\s+i ?(\d+)\s+Link\s+(-?\d+)"
+    r"(?:\s+[(\[](0x[0-9A-Fa-f]{8})\b(?:\s+(0x[0-9A-Fa-f]{8})\b)?)?",
     re.IGNORECASE,
 )
 _PROCESS = re.compile(r"(?:^|, )(pid|name)='?([^',]*)'?")
 _SM = re.compile(r"\(GPC (\d+), TPC (\d+), SM (\d+)\)")
 _LINK = re.compile(r"\b[Ll]ink (-?\d+)")
-_PARENTHESES = re.compile(r"\(([^()]*)\)")
-_CAUSE = re.compile(r"due to previous Xid (\d+)|caused by previous Xid (\d+)", re.IGNORECASE)
+_RECOVERY = re.compile(r"(?:(0x[0-9A-Fa-f]{1,8}) ?)?\(([^()]*)\)[^()]*$")
+_CAUSE = re.compile(r"(?:[Dd]ue to|[Cc]aused by) previous Xid (\d+)")
 _PCI = re.compile(r"(?:([0-9a-f]+):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-7])?")
 
+# The text of an Xid 154 names what the driver wants. R610 has other words for the same numbers, which are
+# NVML's (nvmlDeviceGpuRecoveryAction), so a number stands in where the words are new.
 _VERDICTS = {
     "none": "none",
     "gpu reset required": "reset",
@@ -34,7 +46,10 @@ _VERDICTS = {
     # ADT resets, NVSentinel calls support; peer traffic of this GPU is over in any case.
     "drain p2p": "reset",
     "node reboot required": "reboot",
+    "os reboot": "reboot",
+    "pf flr": "reset",
 }
+_RECOVERY_ACTIONS = {0: "none", 1: "reset", 2: "reboot", 3: "reset", 4: "reset"}
 
 WINDOW = 8
 """How many further lines a fault may spread over, and within which its echo counts as the same."""
@@ -44,10 +59,11 @@ WINDOW = 8
 class Observation:
     """One fault that a kernel log shows.
 
-    kind: `xid`, `sxid` or `fallen_off_bus`. code: the number as text (any text the driver wrote), the kind
-    itself where there is none. pci: as `pci` gives it, "" when none is named. injected: NVLink 5 marks
-    injected errors. verdict: "" or what the line says about this occurrence: `fatal`, `nonfatal`, `none`,
-    `reset`, `reboot`. details: small texts for people (pid, name, link, status words).
+    kind: `xid`, `sxid`, `fallen_off_bus` or `neuron`. code: the number as text (any text the driver wrote),
+    the kind itself where there is none. pci: as `pci` gives it, "" when none is named. injected: NVLink 5
+    marks injected errors. verdict: "" or what the line says about this occurrence: `fatal`, `nonfatal`,
+    `none`, `reset`, `reboot`, `ignore`, `eval154`, `injected`. details: small texts for people (pid, name,
+    link, status words; for NVLink 5 `row` of the decode table, or `undecoded`: why there is none).
     """
 
     kind: str
@@ -76,41 +92,59 @@ def pci(text: str) -> str:
     return f"{(domain or '').lstrip('0').rjust(4, '0')}:{bus}:{device}"
 
 
-def read(line: str) -> Observation | None:
-    """The observation that this one line holds, None when it holds none. The kernel's own lines are short."""
+def read(line: str, driver: str = "") -> Observation | None:
+    """The observation that this one line holds, None when it holds none. The kernel's own lines are short.
+
+    driver: the version of the NVIDIA driver that wrote the line, "" when unknown; it decides how Xid 144 to
+    150 are read.
+    """
     if len(line) > LINE_LIMIT:
         line = line[:LINE_LIMIT]
     if "Xid (" in line:
         if match := _XID.search(line):
-            return _xid(line, *match.groups(default=""))
-        if match := _SXID.search(line):
+            return _xid(line, driver, *match.groups(default=""))
+        if (match := _SXID.search(line)) and not _SXID_MORE.match(match[4] or ""):
             return _sxid(line, *match.groups(default=""))
-    elif "fallen off the bus" in line and (match := _OFF_BUS.search(line)):
-        return _off_bus(line, match[1])
+    elif "fallen off the bus" in line:
+        whole = _OFF_BUS_HEAD.search(line) if _OFF_BUS_TAIL in line else None
+        if match := _OFF_BUS.search(line) or whole:
+            return _off_bus(line, match[1])
+    elif "NEURON_HW_ERR=" in line and (match := _NEURON.search(line)):
+        return Observation("neuron", match[1], "", _message(line), details=dict(_NEURON_DETAIL.findall(line)))
     return None
 
 
+def loaded(line: str) -> str:
+    """The version of the NVIDIA driver that begins its work with this line, "" when none does."""
+    match = _LOADED.search(line[:LINE_LIMIT]) if "NVRM: loading" in line else None
+    return match[1] if match else ""
+
+
 class KernelLog:
-    """Reads a log line by line and remembers what the next lines may belong to."""
+    """Reads a log line by line and remembers what the next lines may belong to.
+
+    began: how many lines before the one last fed its observation began (0: it is that one line).
+    """
 
     def __init__(self) -> None:
-        self._head = ""
-        self._head_age = 0
+        self.began = 0
+        self._heads: dict[str, int] = {}
         self._lost: dict[str, int] = {}
 
-    def feed(self, line: str) -> Observation | None:
-        """The observation that ends with this line. A fault that is told twice is told on once."""
-        seen = read(line) if "NVRM" in line or "nvswitch" in line else None
-        if self._head:
-            self._head_age += 1
-            if _OFF_BUS_TAIL in line:
-                seen, self._head = _off_bus(f"GPU {self._head} has {_OFF_BUS_TAIL}", self._head), ""
-            elif self._head_age > WINDOW:
-                self._head = ""
-        elif match := _OFF_BUS_HEAD.search(line):
-            self._head, self._head_age = match[1], 0
-            if _OFF_BUS_TAIL in line:
-                seen, self._head = _off_bus(line, match[1]), ""
+    def feed(self, line: str, driver: str = "") -> Observation | None:
+        """The observation that ends with this line. A fault that is told twice is told on once.
+
+        driver: as for `read`, of this very line.
+        """
+        self.began = 0
+        seen = read(line, driver) if "Xid" in line or "NVRM" in line or "NEURON_HW_ERR" in line else None
+        if self._heads:
+            self._heads = {gpu: age + 1 for gpu, age in self._heads.items() if age < WINDOW}
+            if self._heads and seen is None and _OFF_BUS_TAIL in line:
+                gpu = next(iter(self._heads))
+                seen, self.began = _off_bus(f"GPU {gpu} has {_OFF_BUS_TAIL}", gpu), self._heads.pop(gpu)
+        if seen is None and "NVIDIA GPU" in line and (match := _OFF_BUS_HEAD.search(line)):
+            self._heads[match[1]] = 0
         return self._once(seen)
 
     def _once(self, seen: Observation | None) -> Observation | None:
@@ -124,32 +158,45 @@ class KernelLog:
         return seen
 
 
-def _xid(line: str, address: str, code: str, rest: str) -> Observation:
+def _xid(line: str, driver: str, address: str, instance: str, code: str, rest: str) -> Observation:
     details = {key: value for key, value in _PROCESS.findall(rest) if value and value != "<unknown>"}
+    if instance:
+        details["instance"] = instance.strip()
     injected, verdict = False, ""
     if code == "154":
-        words = _PARENTHESES.findall(rest)
-        verdict = _VERDICTS.get(words[-1].strip().lower(), "") if words else ""
-        if words:
-            details["recovery"] = words[-1].strip()
-    elif match := _NVLINK5.match(rest):
-        unit, word, severity, error_injected, link, interrupt, status = match.groups()
-        verdict = "fatal" if word.lower() == "fatal" else "nonfatal"
-        injected = error_injected != "0"
-        details |= {
-            "unit": unit,
-            "link": str(int(link)),
-            "xc": severity,
-            "interrupt": interrupt,
-            "status": status,
-        }
-    elif match := _SM.search(rest):
+        if match := _RECOVERY.search(rest):
+            number, words = match[1], match[2].strip()
+            verdict = _VERDICTS.get(words.lower(), "")
+            if not verdict and number is not None:
+                verdict = _RECOVERY_ACTIONS.get(int(number, 16), "")
+            details["recovery"] = words
+    elif "XC" in rest and (match := _NVLINK5.search(rest)):
+        injected, verdict, said = _nvlink5(code, driver, *match.groups(default=""))
+        details |= said
+    elif "(GPC" in rest and (match := _SM.search(rest)):
         details |= {"gpc": match[1], "tpc": match[2], "sm": match[3]}
     elif match := _LINK.search(rest):
         details["link"] = match[1]
-    if match := _CAUSE.search(rest):
-        details["cause"] = match[1] or match[2]
+    if "previous Xid" in rest and (match := _CAUSE.search(rest)):
+        details["cause"] = match[1]
     return Observation("xid", code, pci(address), _message(line), injected, verdict, details)
+
+
+def _nvlink5(
+    code: str, driver: str, unit: str, word: str, xc: str, flag: str, link: str, interrupt: str, status: str
+) -> tuple[bool, str, dict[str, str]]:
+    """(injected, verdict, details)."""
+    details = {"unit": unit, "link": str(int(link)), "xc": xc, "interrupt": interrupt, "status": status}
+    details = {key: value for key, value in details.items() if value}
+    fatal, injected = word.lower() == "fatal", int(flag) != 0
+    if injected:
+        return True, INJECTED, details
+    if code not in nvlink5.XIDS:
+        return False, "fatal" if fatal else "nonfatal", details
+    first, second = (int(text, 16) if text else None for text in (interrupt, status))
+    decoded = nvlink5.decode(code, fatal, first, second, driver)
+    found = {"row": decoded.row, "investigate": decoded.investigate, "undecoded": decoded.why}
+    return False, decoded.verdict, details | {key: value for key, value in found.items() if value}
 
 
 def _sxid(line: str, switch: str, address: str, code: str, rest: str) -> Observation:

@@ -7,14 +7,18 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from planaria.core.errors import InvalidInput
+from planaria.core.maintenance import Window, windows_of
+from planaria.core.overrides import Override, overrides_of
 
 W = TypeVar("W", bound=StrEnum)
 
 
 class Mode(StrEnum):
-    """observe: judge and record everything, act on nothing."""
+    """observe: judge and record everything, act on nothing. approve: a person says yes to every incident
+    that takes a working node away, before anything is done to it."""
 
     ACT = "act"
+    APPROVE = "approve"
     OBSERVE = "observe"
 
 
@@ -27,11 +31,13 @@ class Rebalance(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """At most max(1, min(max_removals, max_share of the fleet)) removals in any window_seconds."""
+    """At most max(1, min(max_removals, max_share of the fleet)) removals in any window_seconds, and of those
+    that one detector asks for likewise with max_per_detector (None: as many as of all)."""
 
     max_removals: int = 4
     max_share: float = 0.25
     window_seconds: float = 3600.0
+    max_per_detector: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,12 @@ class Policy:
     for the job. job_settle_seconds: how long a failed process may wait for news of its node.
     max_attempts: executions per session. max_resumes within resume_window_seconds: per job.
     gpu_reset: single GPUs may be reset; without it RESET becomes REBOOT, the next step.
+    approval_timeout_seconds: how long an incident of mode `approve` waits for a person.
+    boot_grace_seconds: after a boot, in which what a single observer says is not believed.
+    confirmation_seconds: within which a second, independent observer confirms the first.
+    ladder_seconds: how long an act is remembered as tried; the next step is taken if the fault is back.
+    offender_incidents within offender_seconds: a node with as many is replaced, whatever it has.
+    max_replacements within replacements_seconds: of one scheduler name; then a person looks.
     """
 
     mode: Mode = Mode.ACT
@@ -54,6 +66,16 @@ class Policy:
     resume_window_seconds: float = 3600.0
     rebalance: Rebalance = Rebalance.CHECKPOINT
     gpu_reset: bool = False
+    approval_timeout_seconds: float = 3600.0
+    boot_grace_seconds: float = 300.0
+    confirmation_seconds: float = 900.0
+    ladder_seconds: float = 86_400.0
+    offender_incidents: int = 3
+    offender_seconds: float = 604_800.0
+    max_replacements: int = 3
+    replacements_seconds: float = 86_400.0
+    maintenance: tuple[Window, ...] = ()
+    catalog: tuple[Override, ...] = ()
 
     @classmethod
     def default(cls) -> "Policy":
@@ -82,16 +104,34 @@ class Policy:
                 _count(inner, "breaker.max_removals", default.breaker.max_removals),
                 share,
                 _number(inner, "breaker.window_seconds", default.breaker.window_seconds),
+                None
+                if inner.get("max_per_detector") is None
+                else _count(inner, "breaker.max_per_detector", default.breaker.max_removals),
             ),
-            boot_timeout_seconds=_number(given, "boot_timeout_seconds", default.boot_timeout_seconds),
-            drain_deadline_seconds=_number(given, "drain_deadline_seconds", default.drain_deadline_seconds),
-            job_settle_seconds=_number(given, "job_settle_seconds", default.job_settle_seconds),
             max_attempts=_count(given, "max_attempts", default.max_attempts),
             max_resumes=_count(given, "max_resumes", default.max_resumes),
-            resume_window_seconds=_number(given, "resume_window_seconds", default.resume_window_seconds),
             rebalance=_word(given, "rebalance", Rebalance, default.rebalance),
             gpu_reset=_flag(given, "gpu_reset", default.gpu_reset),
+            offender_incidents=_count(given, "offender_incidents", default.offender_incidents),
+            max_replacements=_count(given, "max_replacements", default.max_replacements),
+            maintenance=windows_of(given.get("maintenance", ())),
+            catalog=overrides_of(given.get("catalog", ())),
+            **{name: _number(given, name, getattr(default, name)) for name in _SECONDS},
         )
+
+
+_SECONDS = (
+    "boot_timeout_seconds",
+    "drain_deadline_seconds",
+    "job_settle_seconds",
+    "resume_window_seconds",
+    "approval_timeout_seconds",
+    "boot_grace_seconds",
+    "confirmation_seconds",
+    "ladder_seconds",
+    "offender_seconds",
+    "replacements_seconds",
+)
 
 
 def _take(document: Mapping[Any, Any], path: str, default: Any) -> Any:
@@ -122,5 +162,5 @@ def _flag(document: Mapping[Any, Any], path: str, default: bool) -> bool:
 def _word(document: Mapping[Any, Any], path: str, words: type[W], default: W) -> W:
     value = _take(document, path, default)
     if not isinstance(value, str) or value not in set(words):
-        raise InvalidInput(f"policy.{path} must be {' or '.join(words)}, not {value!r:.60}")
+        raise InvalidInput(f"policy.{path} must be one of {', '.join(words)}, not {value!r:.60}")
     return words(value)

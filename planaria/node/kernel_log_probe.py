@@ -10,7 +10,8 @@ from planaria.node.tail import Tail
 
 MESSAGE_BYTES = 1024
 REPEAT_SECONDS = 10.0
-_Key = tuple[str, str, str, bool]
+DRIVER_VERSION = Path("/sys/module/nvidia/version")
+_Key = tuple[str, str, str, str, bool]
 
 
 @dataclass(slots=True)
@@ -25,13 +26,16 @@ class _Repeat:
 class KernelLogProbe:
     """Reports the first line of a fault at once, and its repeats as one count every REPEAT_SECONDS.
 
-    A fault is the same when kind, code, the driver's verdict, PCI address and injection are.
+    A fault is the same when kind, code, the driver's verdict, PCI address, the place on the GPU and injection
+    are. Each report names the driver's version of that moment, for NVLink 5 errors are read by it.
     """
 
     detail_type = NODE_SIGNAL
 
-    def __init__(self, path: Path, offset: int = 0) -> None:
-        """offset: bytes of the log that were written before this boot."""
+    def __init__(self, path: Path, offset: int = 0, driver_version: Path = DRIVER_VERSION) -> None:
+        """offset: bytes of the log that were written before this boot. driver_version: the file in which the
+        loaded NVIDIA driver tells its version."""
+        self._driver_version = driver_version
         self._tail = Tail(path, offset)
         self._log = KernelLog()
         self._repeats: dict[_Key, _Repeat] = {}
@@ -42,11 +46,12 @@ class KernelLogProbe:
             seen = self._log.feed(line)
             if seen is None:
                 continue
-            key = (seen.kind, seen.meaning, seen.pci, seen.injected)
+            place = "/".join(seen.details.get(part, "") for part in ("gpc", "tpc"))
+            key = (seen.kind, seen.meaning, seen.pci, place, seen.injected)
             repeat = self._repeats.get(key)
             if repeat is None:
                 self._repeats[key] = _Repeat(now + REPEAT_SECONDS, seen)
-                details.append(_detail(seen, 1))
+                details.append(self._detail(seen, 1))
             else:
                 repeat.count, repeat.last = repeat.count + 1, seen
         return details
@@ -58,19 +63,25 @@ class KernelLogProbe:
             if now < repeat.until:
                 continue
             if repeat.count:
-                details.append(_detail(repeat.last, repeat.count))
+                details.append(self._detail(repeat.last, repeat.count))
                 self._repeats[key] = _Repeat(now + REPEAT_SECONDS, repeat.last)
             else:
                 del self._repeats[key]
         return details
 
+    def _detail(self, seen: Observation, count: int) -> dict[str, Any]:
+        return {
+            "kind": seen.kind,
+            "code": seen.code,
+            "pci": seen.pci,
+            "message": seen.message.encode()[:MESSAGE_BYTES].decode("utf-8", errors="ignore"),
+            "injected": seen.injected,
+            "count": count,
+            "driver": self._driver(),
+        }
 
-def _detail(seen: Observation, count: int) -> dict[str, Any]:
-    return {
-        "kind": seen.kind,
-        "code": seen.code,
-        "pci": seen.pci,
-        "message": seen.message.encode()[:MESSAGE_BYTES].decode("utf-8", errors="ignore"),
-        "injected": seen.injected,
-        "count": count,
-    }
+    def _driver(self) -> str:
+        try:
+            return self._driver_version.read_text(encoding="utf-8", errors="replace").strip()[:32]
+        except OSError:
+            return ""  # no driver is loaded, or none of NVIDIA's

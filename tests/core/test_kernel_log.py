@@ -2,25 +2,65 @@ import csv
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from planaria.core.classify import observed
 from planaria.core.decision import decide
-from planaria.core.kernel_log import MESSAGE_LIMIT, KernelLog, pci, read
+from planaria.core.kernel_log import MESSAGE_LIMIT, KernelLog, loaded, pci, read
 from planaria.core.node import NodeView
 from planaria.core.policy import Policy
 
 with (Path(__file__).parents[1] / "kernel_log" / "lines.csv").open() as table:
     LINES = list(csv.DictReader(table))
 
+SXID = "nvidia-nvswitch3: SXid (PCI:0000:05:00.0)"
 
-@pytest.mark.parametrize("row", LINES, ids=[f"{row['kind']}-{row['meaning']}" for row in LINES])
+
+def holding(text: str) -> dict[str, str]:
+    """The details of the first of the lines that holds this text."""
+    row = next(row for row in LINES if text in row["line"])
+    seen = read(row["line"], row["driver"])
+    assert seen is not None
+    return seen.details
+
+
+@pytest.mark.parametrize("row", LINES, ids=[f"{n}-{row['meaning']}" for n, row in enumerate(LINES, 2)])
 def test_line(row: dict[str, str]) -> None:
-    seen = read(row["line"])
+    seen = read(row["line"], driver=row["driver"])
     assert seen is not None
     assert (seen.kind, seen.meaning, seen.pci) == (row["kind"], row["meaning"], row["pci"])
     assert seen.injected == (row["injected"] == "yes")
-    assert decide(observed(seen), None, Policy.default()).action == row["action"]
-    assert KernelLog().feed(row["line"]) == seen
+    node = NodeView("i-0aaaa", instance_type=f"{row['family']}.48xlarge" if row["family"] else "")
+    assert decide(observed(seen, node.family), node, Policy.default()).action == row["action"]
+    assert KernelLog().feed(row["line"], driver=row["driver"]) == seen
+
+
+def test_every_sort_of_line_is_there() -> None:
+    """What the drivers are known to write; a line that is lost from the table is missed here."""
+    lines = "\n".join(row["line"] for row in LINES)
+    for shape in (
+        "pid='<unknown>'",
+        "name=<unknown>",
+        "GPU-I:05",
+        "(PCI:0000:b3:00.0)",
+        "(PCI:0000:b3:00)",
+        "abc",
+    ):
+        assert shape in lines
+    known = {(row["kind"], row["meaning"].partition("/")[0], row["driver"][:3]) for row in LINES}
+    for xid in ("144", "145", "149"):
+        assert (("xid", xid, "580") in known) or (("xid", xid, "575") in known)
+    assert {word for row in LINES if row["meaning"].startswith("154/") for word in [row["meaning"][4:]]} == {
+        "none",
+        "reset",
+        "reboot",
+    }
+    assert {row["source"] for row in LINES} == {
+        line.split("|")[1].strip()
+        for line in (Path(__file__).parents[1] / "kernel_log" / "README.md").read_text().splitlines()
+        if line.startswith("| ") and "source" not in line
+    }
 
 
 @pytest.mark.parametrize(
@@ -33,6 +73,11 @@ def test_line(row: dict[str, str]) -> None:
         "nvidia-nvswitch0: SXid ()",
         "EXT4-fs (nvme1n1): mounted filesystem",
         "NVRM: GPU at PCI:0000:66:00: GPU-0a0a0a0a",
+        "NVRM: Xid : 32, pid=2280636",
+        "NVRM: Xid error: xyz, invalid data",
+        f"{SXID}: 12033, Severity 1 Engine instance 00 Sub-engine instance 00",
+        f"{SXID}: 12028, Data {{0x00140004, 0x00100000, 0x00140004}}",
+        "NEURON_HW_ERR=",
     ],
 )
 def test_noise(line: str) -> None:
@@ -41,15 +86,30 @@ def test_noise(line: str) -> None:
 
 
 def test_details() -> None:
-    details = [seen.details if (seen := read(row["line"])) else {} for row in LINES]
-    assert details[0] == {"pid": "12345"}
-    assert details[3] == {"gpc": "1", "tpc": "3", "sm": "0"}
-    assert details[4] == {"link": "14"}
-    assert details[5] == {"recovery": "GPU Reset Required"}
-    assert details[10]["unit"] == "NETIR_LINK_EVT"
-    assert (details[10]["link"], details[10]["interrupt"]) == ("9", "0x025525c6")
-    assert details[13] == {"pid": "1797828", "name": "pt_main_thread"}
-    assert details[17] == {"switch": "0", "link": "28"}
+    assert holding("79, pid=12345") == {"pid": "12345"}
+    assert holding("(GPC 1, TPC 3, SM 0)") == {"gpc": "1", "tpc": "3", "sm": "0"}
+    assert holding("on link 14") == {"link": "14"}
+    assert holding("0x1 (GPU Reset Required)") == {"recovery": "GPU Reset Required"}
+    assert holding("pt_main_thread") == {"pid": "1797828", "name": "pt_main_thread"}
+    assert holding("GPU-I:01 GPU-CI:02")["instance"] == "GPU-I:01 GPU-CI:02"
+    assert holding("24007") == {"switch": "0", "link": "28"}
+    assert holding("SRAM_UNCORRECTABLE_ERROR instance-id") == {
+        "nd-id": "0",
+        "nc-id": "0",
+        "serial-num": "19fcda00f5ff6eb9",
+        "action": "TERMINATE_INSTANCE",
+    }
+
+
+def test_details_of_nvlink5() -> None:
+    found = holding("NETIR_LINK_EVT  Fatal   XC0 i0 Link 09")
+    assert (found["unit"], found["link"], found["interrupt"]) == ("NETIR_LINK_EVT", "9", "0x025525c6")
+    assert found["row"].startswith("nvlink5.csv line ")
+    assert found["investigate"] == "INVESTIGATE_PEER_DEVICE"
+    found = holding("ray::WorkerDict")
+    assert (found["pid"], found["name"], found["unit"]) == ("876767", "ray::WorkerDict", "RLW_RXPIPE")
+    assert holding("NVLPW_CTRL")["undecoded"] == "the line has no status words"
+    assert "no row" in holding("TREX_ERR")["undecoded"]
 
 
 def test_the_cause_of_a_cleanup_is_named() -> None:
@@ -75,6 +135,74 @@ def test_a_gpu_that_falls_off_the_bus_without_an_xid() -> None:
     assert "not responding" in seen[4].message
 
 
+def test_where_a_fault_of_several_lines_began() -> None:
+    log = KernelLog()
+    for line in (FALLEN[0], "noise", FALLEN[1]):
+        log.feed(line)
+        assert log.began == 0
+    assert log.feed(FALLEN[2]) is not None
+    assert log.began == 3
+    log.feed("NVRM: Xid (PCI:0000:66:00): 13, pid=1")
+    assert log.began == 0
+
+
+def test_the_head_that_is_told_on_two_lines_and_its_second_telling() -> None:
+    log = KernelLog()
+    lines = [
+        "NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1e07) installed in this",
+        "NVRM: system has fallen off the bus and is not responding to commands.",
+    ]
+    assert [bool(log.feed(line)) for line in (*lines, *lines)] == [False, True, False, False]
+
+
+def test_two_gpus_that_fall_off_at_once() -> None:
+    other = FALLEN[0].replace("b3", "b4")
+    log = KernelLog()
+    lines = [FALLEN[0], other, FALLEN[1], FALLEN[1], FALLEN[2], FALLEN[2], FALLEN[2]]
+    assert [seen.pci if (seen := log.feed(line)) else "" for line in lines] == [
+        *[""] * 4,
+        "0000:b3:00",
+        "0000:b4:00",
+        "",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.158.01  Release Build", "570.158.01"),
+        (
+            "[ 9.5] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.105.08  Wed Oct 29 23:15:11",
+            "580.105.08",
+        ),
+        ("NVRM: loading NVIDIA UNIX Open Kernel Module for aarch64  575.57", "575.57"),
+        ("NVRM: loading something", ""),
+        ("nvidia: loading out-of-tree module taints kernel.", ""),
+    ],
+)
+def test_the_line_by_which_a_driver_loads(line: str, version: str) -> None:
+    assert loaded(line) == version
+
+
+def test_an_sxid_is_one_observation_over_its_three_lines() -> None:
+    log = KernelLog()
+    lines = [
+        f"{SXID}: 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)",
+        f"{SXID}: 12028, Severity 0 Engine instance 32 Sub-engine instance 00",
+        f"{SXID}: 12028, Data {{0x00140004, 0x00100000, 0x00140004, 0x00000000}}",
+    ]
+    assert [seen.meaning if (seen := log.feed(line)) else "" for line in lines] == ["12028/nonfatal", "", ""]
+
+
+def test_the_driver_is_asked_for_every_line_anew() -> None:
+    line = "NVRM: Xid (PCI:0019:01:00): 145, RLW_SRC_TRACK Fatal XC1 i0 Link 12 (0x04000007 0x00000010 0x0)"
+    log = KernelLog()
+    meanings = [
+        seen.meaning for driver in ("580.1", "570.1", "580.1", "", "new") if (seen := log.feed(line, driver))
+    ]
+    assert meanings == ["145/reset", "145/fatal", "145/reset", "145/reset", "145/reset"]
+
+
 def test_a_tail_without_its_head_is_nothing() -> None:
     assert KernelLog().feed(FALLEN[2]) is None
     log = KernelLog()
@@ -84,7 +212,8 @@ def test_a_tail_without_its_head_is_nothing() -> None:
 
 def test_the_echo_of_an_xid_79_is_told_once() -> None:
     log = KernelLog()
-    xid, echo = LINES[0]["line"], "NVRM: GPU 0000:b3:00.0: GPU has fallen off the bus."
+    xid = "NVRM: Xid (PCI:0000:b3:00.0): 79, pid=12345, GPU has fallen off the bus."
+    echo = "NVRM: GPU 0000:b3:00.0: GPU has fallen off the bus."
     other = "NVRM: GPU 0000:b4:00.0: GPU has fallen off the bus."
     assert [bool(log.feed(line)) for line in (xid, echo, other, echo)] == [True, False, True, False]
     assert [bool(log.feed(line)) for line in [*["noise"] * 12, echo]][-1]
@@ -135,10 +264,62 @@ def test_the_shared_samples() -> None:
         "13",
         "74",
         "154/reset",
-        "149/fatal",
+        "149/reset",
         "109",
         "94",
         "abc",
         "24007/fatal",
         "12028/nonfatal",
     ]
+
+
+words = st.sampled_from(
+    [
+        *[
+            "NVRM: Xid (PCI:0000:66:00): ",
+            "nvidia-nvswitch0: SXid (",
+            "149, ",
+            "154, ",
+            "NEURON_HW_ERR=",
+            "(",
+            ")",
+        ],
+        *[
+            "NETIR_LINK_EVT ",
+            "Fatal ",
+            "XC0 i1 ",
+            "Link -1 ",
+            "(0x025525c6 ",
+            "0xffffffff)",
+            "fallen off the bus",
+        ],
+        *[
+            "NVRM: The NVIDIA GPU 0000:01:00.0",
+            " and is not responding",
+            "pid='<unknown>', ",
+            "GPU-I:05",
+            "\x00",
+        ],
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None, database=None)
+@given(
+    st.lists(words | st.text(max_size=20), max_size=12).map("".join), st.text(max_size=12) | st.just("580.1")
+)
+def test_no_text_raises_and_every_observation_has_an_answer(line: str, driver: str) -> None:
+    seen = read(line, driver=driver)
+    assert KernelLog().feed(line, driver) == seen
+    if seen is not None:
+        assert seen.kind in ("xid", "sxid", "fallen_off_bus", "neuron")
+        assert decide(observed(seen, "p6-b200"), None, Policy.default()).reason
+        assert not seen.injected or decide(observed(seen), None, Policy.default()).action == "MONITOR"
+
+
+@settings(max_examples=150, deadline=None, database=None)
+@given(st.binary(max_size=4096))
+def test_no_bytes_raise(content: bytes) -> None:
+    log = KernelLog()
+    for line in content.decode("utf-8", errors="replace").splitlines():
+        log.feed(line)

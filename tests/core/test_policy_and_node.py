@@ -3,7 +3,10 @@ from typing import Any
 import pytest
 
 from planaria.core.errors import InvalidInput
+from planaria.core.fault import Action
+from planaria.core.maintenance import Window
 from planaria.core.node import NodeView
+from planaria.core.overrides import Override
 from planaria.core.policy import Mode, Policy, Rebalance
 
 
@@ -15,7 +18,7 @@ def test_every_key_is_read() -> None:
     policy = Policy.from_document(
         {
             "mode": "observe",
-            "breaker": {"max_removals": 2, "max_share": 0.5, "window_seconds": 60},
+            "breaker": {"max_removals": 2, "max_share": 0.5, "window_seconds": 60, "max_per_detector": 1},
             "boot_timeout_seconds": 5,
             "drain_deadline_seconds": 6,
             "job_settle_seconds": 0,
@@ -24,6 +27,16 @@ def test_every_key_is_read() -> None:
             "resume_window_seconds": 9.5,
             "rebalance": "ignore",
             "gpu_reset": True,
+            "approval_timeout_seconds": 10,
+            "boot_grace_seconds": 11,
+            "confirmation_seconds": 12,
+            "ladder_seconds": 13,
+            "offender_incidents": 14,
+            "offender_seconds": 15,
+            "max_replacements": 16,
+            "replacements_seconds": 17,
+            "maintenance": [{"weekly": "sun 02:00", "hours": 4}],
+            "catalog": [{"kind": "xid", "code": "63", "action": "REBOOT", "reason": "recurs here"}],
             "a_key_of_tomorrow": 1,
         }
     )
@@ -33,12 +46,20 @@ def test_every_key_is_read() -> None:
         0.5,
         60.0,
     )
+    assert policy.breaker.max_per_detector == 1
     assert (policy.boot_timeout_seconds, policy.drain_deadline_seconds, policy.job_settle_seconds) == (
         5.0,
         6.0,
         0.0,
     )
     assert (policy.max_attempts, policy.max_resumes, policy.resume_window_seconds) == (7, 8, 9.5)
+    assert (policy.approval_timeout_seconds, policy.boot_grace_seconds) == (10.0, 11.0)
+    assert (policy.confirmation_seconds, policy.ladder_seconds) == (12.0, 13.0)
+    assert (policy.offender_incidents, policy.offender_seconds) == (14, 15.0)
+    assert (policy.max_replacements, policy.replacements_seconds) == (16, 17.0)
+    assert policy.maintenance == (Window(6 * 86_400 + 7200.0, 6 * 86_400 + 21_600.0, weekly=True),)
+    assert policy.catalog == (Override("xid", "63", Action.REBOOT, "recurs here"),)
+    assert Policy.from_document({"mode": "approve"}).mode is Mode.APPROVE
 
 
 @pytest.mark.parametrize(
@@ -46,9 +67,9 @@ def test_every_key_is_read() -> None:
     [
         ([], "policy must be an object, not []"),
         ({"breaker": 3}, "policy.breaker must be an object, not 3"),
-        ({"mode": "maybe"}, "policy.mode must be act or observe, not 'maybe'"),
-        ({"mode": ["act"]}, "policy.mode must be act or observe, not ['act']"),
-        ({"rebalance": None}, "policy.rebalance must be checkpoint or ignore, not None"),
+        ({"mode": "maybe"}, "policy.mode must be one of act, approve, observe, not 'maybe'"),
+        ({"mode": ["act"]}, "policy.mode must be one of act, approve, observe, not ['act']"),
+        ({"rebalance": None}, "policy.rebalance must be one of checkpoint, ignore, not None"),
         (
             {"breaker": {"max_removals": 0}},
             "policy.breaker.max_removals must be a whole number of at least 1, not 0",
@@ -64,6 +85,11 @@ def test_every_key_is_read() -> None:
             "policy.boot_timeout_seconds must be a number of at least 0, not nan",
         ),
         ({"max_attempts": 1.5}, "policy.max_attempts must be a whole number of at least 1, not 1.5"),
+        ({"max_replacements": 0}, "policy.max_replacements must be a whole number of at least 1, not 0"),
+        ({"ladder_seconds": None}, "policy.ladder_seconds must be a number of at least 0, not None"),
+        ({"maintenance": "sun"}, "policy.maintenance must be a list of windows, not 'sun'"),
+        ({"catalog": {}}, "policy.catalog must be a list of answers, not {}"),
+        ({"catalog": [3]}, "policy.catalog[0] must be an object, not 3"),
         ({"gpu_reset": "yes"}, "policy.gpu_reset must be true or false, not 'yes'"),
     ],
 )

@@ -29,13 +29,32 @@ def write(path: Path, *lines: str) -> None:
 def test_a_fault_line_becomes_one_detail(tmp_path: Path) -> None:
     log = tmp_path / "kernel.log"
     write(log, XID_94)
-    probe = KernelLogProbe(log, log.stat().st_size)
+    driver = tmp_path / "version"
+    probe = KernelLogProbe(log, log.stat().st_size, driver)
     assert probe.poll(0.0) == []
     write(log, "usb 1-1: new device", XID_79)
-    assert probe.poll(1.0) == [
-        {"kind": "xid", "code": "79", "pci": "0000:b3:00", "message": XID_79, "injected": False, "count": 1}
-    ]
+    told = {
+        "kind": "xid",
+        "code": "79",
+        "pci": "0000:b3:00",
+        "message": XID_79,
+        "injected": False,
+        "count": 1,
+    }
+    assert probe.poll(1.0) == [{**told, "driver": ""}]
     assert probe.poll(2.0) == []
+    driver.write_text("580.65.06\n")
+    write(log, XID_94)
+    assert [d["driver"] for d in probe.poll(3.0)] == ["580.65.06"], "read anew: a driver may be exchanged"
+
+
+def test_two_places_of_one_gpu_are_two_faults(tmp_path: Path) -> None:
+    """Whether an engine exception repeats on one TPC or wanders tells a bad GPU from a bad application."""
+    log = tmp_path / "kernel.log"
+    probe = KernelLogProbe(log)
+    line = "NVRM: Xid (PCI:0000:b3:00): 13, pid=1, name=x, Graphics SM Warp Exception on (GPC 1, TPC {}, SM 0): Bad"
+    write(log, line.format(3), line.format(3), line.format(4))
+    assert [d["count"] for d in probe.poll(0.0)] == [1, 1]
 
 
 def test_repeats_are_counted_and_told_later(tmp_path: Path) -> None:
