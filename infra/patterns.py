@@ -1,7 +1,9 @@
 """Which events reach Planaria, as data: the patterns of every EventBridge rule, without any CDK.
 
-Two lanes: urgent, where seconds matter, and normal. The event of a failed, timed-out or aborted
-execution goes to the sweep function directly.
+Two lanes. Urgent is for what cannot wait until a storm has passed: two-minute warnings, instances that end,
+nodes and jobs that someone waits for. A sick node reports without end, so the faults that agents see take the
+normal lane. The event of a failed, timed-out or aborted execution goes to the sweep function directly. No
+event matches two rules.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +14,7 @@ from typing import Any
 GAMEDAY_SOURCE = "planaria.gameday"
 SWEEP_SOURCE = "planaria.sweep"
 NODE_SOURCE_PREFIX = "planaria.node/"
+EXECUTION_STATUS = "Step Functions Execution Status Change"
 
 
 class Lane(StrEnum):
@@ -23,12 +26,15 @@ class Lane(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Rule:
     """name: last part of the rule's name. sources, detail_types and detail are EventBridge content
-    filters as they stand in the pattern; empty means any."""
+    filters as they stand in the pattern; empty means any.
+
+    https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-create-pattern-operators.html
+    """
 
     name: str
     lane: Lane
     sources: tuple[Any, ...]
-    detail_types: tuple[str, ...] = ()
+    detail_types: tuple[Any, ...] = ()
     detail: Mapping[str, Any] = field(default_factory=dict)
 
     def pattern(self) -> dict[str, Any]:
@@ -72,20 +78,35 @@ DEFAULT_BUS: tuple[Rule, ...] = (
         ("EC2 Instance State-change Notification",),
         {"state": ["stopping", "stopped", "shutting-down", "terminated"]},
     ),
+    # The user guide and EventBridge's list of EC2's events give it different titles.
     # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html
+    # https://docs.aws.amazon.com/eventbridge/latest/ref/events-ref-ec2.html
     Rule(
         "rebalance",
         Lane.NORMAL,
         ("aws.ec2",),
-        ("EC2 Instance Rebalance Recommendation",),
+        ("EC2 Instance Rebalance Recommendation", "EC2 Spot Instance Rebalance Recommended"),
     ),
-    # Two titles, for AWS's own pages differ:
+    # AWS's own pages differ in the title; the end is 40 minutes away, so this can wait.
     # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html
     Rule(
         "capacity-block-end",
         Lane.NORMAL,
         ("aws.ec2",),
-        ("Capacity Block Expiration Warning", "Capacity Block Reservation Expiration Warning"),
+        (
+            "Capacity Block Expiration Warning",
+            "Capacity Block Reservation Expiration Warning",
+            "EC2 Capacity Block Expiration Warning",
+            "EC2 Capacity Block Reservation Expiration Warning",
+        ),
+    ),
+    # Auto Scaling waits for the lifecycle hook's heartbeat, an hour unless it is set otherwise.
+    # https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-event-reference.html
+    Rule(
+        "autoscaling-terminate",
+        Lane.NORMAL,
+        ("aws.autoscaling",),
+        ("EC2 Instance-terminate Lifecycle Action",),
     ),
     # Account notices (a reservation that is little used, say) are no fault of a node.
     # https://docs.aws.amazon.com/health/latest/ug/aws-health-events-eventbridge-schema.html
@@ -94,7 +115,11 @@ DEFAULT_BUS: tuple[Rule, ...] = (
         Lane.NORMAL,
         ("aws.health",),
         ("AWS Health Event",),
-        {"service": ["EC2"], "eventTypeCategory": [{"anything-but": ["accountNotification"]}]},
+        {
+            "service": ["EC2"],
+            "eventTypeCategory": [{"anything-but": ["accountNotification"]}],
+            "eventTypeCode": [{"anything-but": {"prefix": "AWS_EC2_ODCR"}}],
+        },
     ),
     Rule(
         "hyperpod-node-health",
@@ -127,19 +152,26 @@ DEFAULT_BUS: tuple[Rule, ...] = (
     ),
 )
 
+SIGNAL, READY, JOB = "Planaria Node Signal", "Planaria Node Ready", "Planaria Job Signal"
+
+
+def _but(value: str) -> list[dict[str, Any]]:
+    """Any other value, or none at all: a malformed event has an outcome as well."""
+    return [{"anything-but": [value]}, {"exists": False}]
+
+
+def _agent(name: str, lane: Lane, detail_type: Any, detail: Mapping[str, Any] | None = None) -> Rule:
+    return Rule(name, lane, ({"prefix": NODE_SOURCE_PREFIX},), (detail_type,), detail or {})
+
+
 AGENTS: tuple[Rule, ...] = (
-    Rule(
-        "agent-urgent",
-        Lane.URGENT,
-        ({"prefix": NODE_SOURCE_PREFIX},),
-        ("Planaria Node Signal", "Planaria Node Ready", "Planaria Job Signal"),
-    ),
-    Rule(
-        "agent-normal",
-        Lane.NORMAL,
-        ({"prefix": NODE_SOURCE_PREFIX},),
-        ("Planaria Checkpoint Saved",),
-    ),
+    _agent("agent-spot-notice", Lane.URGENT, SIGNAL, {"kind": ["spot_notice"]}),
+    _agent("agent-ready", Lane.URGENT, READY),
+    _agent("agent-step", Lane.URGENT, JOB, {"event": ["step"]}),
+    _agent("agent-signal", Lane.NORMAL, SIGNAL, {"kind": _but("spot_notice")}),
+    _agent("agent-exit", Lane.NORMAL, JOB, {"event": _but("step")}),
+    # Saved checkpoints, node conditions, and what a newer agent may say.
+    _agent("agent-other", Lane.NORMAL, {"anything-but": [SIGNAL, READY, JOB]}),
 )
 
 SWEEP = Rule("sweep", Lane.NORMAL, (SWEEP_SOURCE,))
@@ -154,7 +186,7 @@ def execution_ended(machines: Sequence[str]) -> Rule:
         "execution-ended",
         Lane.SWEEP,
         ("aws.states",),
-        ("Step Functions Execution Status Change",),
+        (EXECUTION_STATUS,),
         {"status": ["FAILED", "TIMED_OUT", "ABORTED"], "stateMachineArn": list(machines)},
     )
 

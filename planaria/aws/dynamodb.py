@@ -5,6 +5,7 @@ brings the row back with ReturnValuesOnConditionCheckFailure, so no second read 
 https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_UpdateItem.html
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -13,9 +14,13 @@ from boto3.dynamodb.types import TypeDeserializer, TypeSerializer
 from botocore.exceptions import ClientError
 
 from planaria.aws.errors import code_of, translated
+from planaria.core.errors import TransientError
 from planaria.core.table import Changes, Condition, Conflict, Path, Row, names
 
 _COMPARE = {"=", "<", ">"}
+
+BATCH_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""Seconds between the tries of a batch that DynamoDB answers in part."""
 
 
 class DynamoTable:
@@ -85,10 +90,13 @@ class DynamoTable:
             ExpressionAttributeNames={"#kind": "listing"},
             ExpressionAttributeValues={":kind": {"S": kind}},
         )
-        rows: list[Row] = []
-        for start in range(0, len(keys), 100):
-            rows += self._batch([_key(row["pk"], row["sk"]) for row in keys[start : start + 100]])
+        rows = self.get_many([(row["pk"], row["sk"]) for row in keys])
         return sorted(rows, key=lambda row: (row["pk"], row["sk"]))
+
+    def get_many(self, keys: Sequence[tuple[str, str]]) -> list[Row]:
+        distinct = [_key(*key) for key in dict.fromkeys(keys)]
+        batches = (distinct[start : start + 100] for start in range(0, len(distinct), 100))
+        return [row for batch in batches for row in self._batch(batch)]
 
     def _pages(self, **arguments: Any) -> list[Row]:
         rows: list[Row] = []
@@ -98,16 +106,19 @@ class DynamoTable:
         return rows
 
     def _batch(self, keys: list[dict[str, Any]]) -> list[Row]:
+        """Raises TransientError when DynamoDB leaves keys unread however often it is asked."""
         rows: list[Row] = []
         wanted: Any = {self._name: {"Keys": keys, "ConsistentRead": True}}
         with translated():
-            for _ in range(8):
+            for pause in BATCH_PAUSES:
                 answer = self._client.batch_get_item(RequestItems=wanted)
                 rows += [_plain(item) for item in answer["Responses"].get(self._name, [])]
                 wanted = answer.get("UnprocessedKeys")
                 if not wanted:
-                    break
-        return rows
+                    return rows
+                time.sleep(pause)
+        left = len(wanted[self._name]["Keys"])
+        raise TransientError(f"DynamoDB left {left} of {len(keys)} rows unread: it is being throttled")
 
 
 class _Expression:

@@ -1,5 +1,6 @@
 """The Fleet port on EC2."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,10 @@ from botocore.exceptions import ClientError
 from planaria.aws.errors import GONE, code_of, meaning, translated
 from planaria.core import tags
 from planaria.core.errors import CapacityError, PermanentError, PlanariaError, TransientError
-from planaria.core.ports import Instance, LaunchRequest
+from planaria.core.ports import Instance, InstanceStatus, LaunchRequest, StatusEvent
+
+STATUS_IDS = 100  # ids of one DescribeInstanceStatus call
+_ID = re.compile(r"i-[0-9A-Za-z]+")
 
 
 class Ec2Fleet:
@@ -27,6 +31,34 @@ class Ec2Fleet:
 
     def cluster(self) -> list[Instance]:
         return self._describe([])
+
+    def statuses(self, node_ids: Sequence[str]) -> list[InstanceStatus]:
+        """DescribeInstanceStatus of running instances: a call per 100 ids, two where EC2 does not know all.
+
+        https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstanceStatus.html
+        """
+        ids = list(dict.fromkeys(node_ids))
+        chunks = [ids[start : start + STATUS_IDS] for start in range(0, len(ids), STATUS_IDS)]
+        return [_status(found) for chunk in chunks for found in self._statuses(chunk)]
+
+    def _statuses(self, ids: list[str]) -> list[dict[str, Any]]:
+        """One id that EC2 does not know (yet) makes the whole call fail: it is left out then."""
+        try:
+            found = self._described_status(ids)
+        except PlanariaError as error:
+            cause = error.__cause__
+            known = [i for i in ids if i not in _ID.findall(str(cause))]
+            if not (isinstance(cause, ClientError) and code_of(cause) in GONE) or len(known) == len(ids):
+                raise
+            found = self._described_status(known) if known else []
+        return [status for status in found if status["InstanceId"] in ids]
+
+    def _described_status(self, ids: list[str]) -> list[dict[str, Any]]:
+        with translated():
+            pages = self._client.get_paginator("describe_instance_status").paginate(
+                InstanceIds=ids, IncludeAllInstances=False
+            )
+            return [status for page in pages for status in page["InstanceStatuses"]]
 
     def launched(self, token: str) -> list[Instance]:
         found = self._describe([{"Name": f"tag:{tags.LAUNCH}", "Values": [token]}])
@@ -104,6 +136,32 @@ def _worst(errors: list[dict[str, Any]]) -> PlanariaError:
             if isinstance(error, kind):
                 return error
     return CapacityError("EC2 launched nothing and gave no error")
+
+
+def _status(found: dict[str, Any]) -> InstanceStatus:
+    checks = {
+        "system": found.get("SystemStatus") or {},
+        "instance": found.get("InstanceStatus") or {},
+        "ebs": found.get("AttachedEbsStatus") or {},
+    }
+    since = {
+        name: detail["ImpairedSince"].timestamp()
+        for name, check in checks.items()
+        for detail in check.get("Details", [])
+        if detail.get("ImpairedSince")
+    }
+    events = tuple(map(_status_event, found.get("Events", [])))
+    words = {name: str(check.get("Status", "")) for name, check in checks.items()}
+    return InstanceStatus(node_id=found["InstanceId"], since=since, events=events, **words)
+
+
+def _status_event(found: dict[str, Any]) -> StatusEvent:
+    return StatusEvent(
+        event_id=found.get("InstanceEventId", ""),
+        code=found.get("Code", ""),
+        description=found.get("Description", ""),
+        not_before=found["NotBefore"].timestamp() if found.get("NotBefore") else None,
+    )
 
 
 def _instance(found: dict[str, Any]) -> Instance:

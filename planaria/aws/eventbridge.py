@@ -17,12 +17,18 @@ class EventBridgeBus:
         self._client = client
         self._name = name
 
-    def put(self, source: str, detail_type: str, details: Sequence[Mapping[str, Any]]) -> None:
+    def put(
+        self,
+        source: str,
+        detail_type: str,
+        details: Sequence[Mapping[str, Any]],
+        resources: Sequence[str] = (),
+    ) -> None:
         """Put all or raise TransientError; events may arrive more than once and in any order."""
-        entries = [
-            {"Source": source, "DetailType": detail_type, "Detail": json.dumps(d), "EventBusName": self._name}
-            for d in details
-        ]
+        common: dict[str, Any] = {"Source": source, "DetailType": detail_type, "EventBusName": self._name}
+        if resources:
+            common["Resources"] = list(resources)
+        entries = [{**common, "Detail": json.dumps(detail)} for detail in details]
         for start in range(0, len(entries), BATCH):
             with translated():
                 answer = self._client.put_events(Entries=entries[start : start + BATCH])

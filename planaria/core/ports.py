@@ -73,6 +73,30 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
+class StatusEvent:
+    """One scheduled event of an instance. code: EC2's word, such as instance-retirement; description begins
+    with [Completed] or [Canceled] once it is over. not_before: epoch seconds, None when EC2 does not say."""
+
+    event_id: str
+    code: str
+    description: str = ""
+    not_before: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStatus:
+    """EC2's own checks of one running instance: each `ok`, `impaired`, `initializing`, `insufficient-data` or
+    `not-applicable`, "" where EC2 does not say. since: check -> epoch seconds from which it is impaired."""
+
+    node_id: str
+    system: str = ""
+    instance: str = ""
+    ebs: str = ""
+    since: Mapping[str, float] = field(default_factory=dict)
+    events: tuple[StatusEvent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchRequest:
     """One instance from one offering. token: at most 64 ASCII characters, the ClientToken and the
     value of the tag `planaria:launch`."""
@@ -89,11 +113,13 @@ class Fleet(Protocol):
     """EC2. Only instances with the tag `planaria:cluster=<name>` exist for it.
 
     launch raises CapacityError, PermanentError or TransientError by meaning. reboot and terminate of
-    an instance that is already gone return quietly.
+    an instance that is already gone return quietly. statuses: of those among `node_ids` that run; the caller
+    knows that they are ours, for EC2 cannot filter these by tag.
     """
 
     def describe(self, node_ids: Sequence[str]) -> list[Instance]: ...
     def cluster(self) -> list[Instance]: ...
+    def statuses(self, node_ids: Sequence[str]) -> list[InstanceStatus]: ...
     def launched(self, token: str) -> list[Instance]: ...
     def launch(self, request: LaunchRequest) -> str: ...
     def reboot(self, node_id: str) -> None: ...
@@ -108,10 +134,12 @@ class Table(Protocol):
 
     write applies `sets`, `removes` and `adds` (counters) in one conditional UpdateItem and returns the
     row after it; when the condition fails it raises table.Conflict with the row as it is. A path of two
-    names reaches into a map, which must exist. Numbers come back as int or float.
+    names reaches into a map, which must exist. Numbers come back as int or float. get_many gives those of
+    the rows that exist and were answered, in any order: a row that is missing there may yet exist.
     """
 
     def get(self, pk: str, sk: str) -> Row | None: ...
+    def get_many(self, keys: Sequence[tuple[str, str]]) -> list[Row]: ...
     def write(
         self,
         pk: str,
@@ -126,9 +154,15 @@ class Table(Protocol):
 
 
 class Bus(Protocol):
-    """Planaria's own event bus."""
+    """Planaria's own event bus. resources: of each of these events, as AWS puts its ARNs there."""
 
-    def put(self, source: str, detail_type: str, details: Sequence[Mapping[str, Any]]) -> None: ...
+    def put(
+        self,
+        source: str,
+        detail_type: str,
+        details: Sequence[Mapping[str, Any]],
+        resources: Sequence[str] = (),
+    ) -> None: ...
 
 
 class Execution(StrEnum):

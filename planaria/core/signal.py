@@ -1,6 +1,6 @@
 """A Signal is one parsed observation about at most one node. Unknown is a value, never an exception."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -15,6 +15,7 @@ class Kind(StrEnum):
     SCHEDULED_EVENT = "scheduled_event"
     STATUS_CHECK = "status_check"
     NODE_HEALTH = "node_health"
+    NODE_CONDITION = "node_condition"
     LIFECYCLE = "lifecycle"
     AGENT = "agent"
     UNKNOWN = "unknown"
@@ -47,3 +48,15 @@ class Signal:
     replay: bool = False
     evidence: dict[str, Any] = field(default_factory=dict)
     invalid: str = ""
+
+
+SKEW_SECONDS = 300.0
+"""How far ahead of ours a clock may be; EC2 keeps its own within a second."""
+
+
+def on_time(signal: Signal, now: float) -> Signal:
+    """The signal, with a time that a wrong clock put into the future set to now (epoch seconds): a fault of
+    the year 2099 would make everything before it old."""
+    if signal.time is None or signal.time <= now + SKEW_SECONDS:
+        return signal
+    return replace(signal, time=now)

@@ -14,7 +14,8 @@ class Strangers:
         return self._until.get(node, 0.0) > now
 
     def note(self, node: str, now: float) -> None:
+        """Remember it anew; where there are too many, the one noted longest ago is forgotten."""
+        self._until.pop(node, None)
         if len(self._until) >= MOST:
-            self._until = {other: until for other, until in self._until.items() if until > now}
-        if len(self._until) < MOST:
-            self._until[node] = now + STRANGER_SECONDS
+            del self._until[next(iter(self._until))]
+        self._until[node] = now + STRANGER_SECONDS

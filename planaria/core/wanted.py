@@ -5,9 +5,11 @@ one} and `lowered` maps the incident of every removal to its time. A file with a
 was removed under the old one.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from planaria.core.breaker import KEY
+from planaria.core.incident import ACTIVE, Phase
 from planaria.core.ports import Table
 from planaria.core.table import Conflict, Path, Row, equals, exists, missing
 
@@ -52,6 +54,33 @@ def size(row: Row, group: str, declared: int) -> int:
     """The wanted size of a group by the fleet's row; the cluster file's where nobody has removed a node."""
     entry = row.get(f"wanted_{group}") or {}
     return int(entry["size"]) if entry.get("declared") == declared else declared
+
+
+def below_size(rows: Iterable[Row], group: str, declared: int, fleet: Row, leaving: str) -> bool:
+    """Would the group have fewer nodes than wanted without the node `leaving`?
+
+    rows: node rows, of any group. fleet: the fleet's row, {} where there is none. A node that an incident is
+    replacing and its replacement are one place, whichever of them is there at present.
+    """
+    ours = [row for row in rows if row.get("group") == group and row.get("managed") is True]
+    kept = {str(row["node_id"]) for row in ours if row.get("phase") in ACTIVE and _replaces(row)}
+    places = kept | {
+        str(row["replaces"] if row.get("replaces") in kept else row["node_id"])
+        for row in ours
+        if _stands(row)
+    }
+    return len(places - {leaving}) < size(fleet, group, declared)
+
+
+def _replaces(row: Row) -> bool:
+    """Its active session leaves the group as large as it was."""
+    return row.get("verb", "") not in ("remove", "isolate")
+
+
+def _stands(row: Row) -> bool:
+    """The node is there or is coming; one that was replaced or taken out for good is not."""
+    left = row.get("gone") or row.get("replaced_by") or row.get("phase") == Phase.RETIRED
+    return not left and (row.get("state") or "running") in ("pending", "running")
 
 
 def _declare(table: Table, name: str, old: Row | None, declared: int) -> Row:

@@ -5,16 +5,18 @@ from collections.abc import Callable, Sequence
 
 from planaria.core import tags
 from planaria.core.errors import PlanariaError
-from planaria.core.ports import Instance, LaunchRequest
+from planaria.core.ports import Instance, InstanceStatus, LaunchRequest
 
 
 class MemoryFleet:
-    """refuse: asked before each launch; an error it returns is raised instead."""
+    """refuse: asked before each launch; an error it returns is raised instead. checks: what EC2 says of an
+    instance's status, where that is not `ok`."""
 
     def __init__(self, cluster: str, now: Callable[[], float] = lambda: 0.0) -> None:
         self._cluster = cluster
         self._now = now
         self.instances: dict[str, Instance] = {}
+        self.checks: dict[str, InstanceStatus] = {}
         self.calls: list[tuple[str, str]] = []
         self.refuse: Callable[[LaunchRequest], PlanariaError | None] = lambda request: None
 
@@ -28,6 +30,11 @@ class MemoryFleet:
 
     def cluster(self) -> list[Instance]:
         return [i for i in self.instances.values() if i.tags.get(tags.CLUSTER) == self._cluster]
+
+    def statuses(self, node_ids: Sequence[str]) -> list[InstanceStatus]:
+        running = [i.node_id for i in self.instances.values() if i.state == "running"]
+        well = {node: InstanceStatus(node, "ok", "ok", "ok") for node in running if node in node_ids}
+        return [self.checks.get(node, status) for node, status in well.items()]
 
     def launched(self, token: str) -> list[Instance]:
         return [i for i in self.cluster() if i.tags.get(tags.LAUNCH) == token]

@@ -1,6 +1,5 @@
 """The Table port in memory: same conditions, same conflicts, thread-safe."""
 
-import copy
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +16,11 @@ class MemoryTable:
 
     def get(self, pk: str, sk: str) -> Row | None:
         with self._lock:
-            return copy.deepcopy(self._rows.get((pk, sk)))
+            return _copy(self._rows.get((pk, sk)))
+
+    def get_many(self, keys: Sequence[tuple[str, str]]) -> list[Row]:
+        with self._lock:
+            return [_copy(self._rows[key]) for key in dict.fromkeys(keys) if key in self._rows]
 
     def write(
         self,
@@ -31,27 +34,27 @@ class MemoryTable:
         with self._lock:
             old = self._rows.get((pk, sk))
             if not holds(when, old):
-                raise Conflict(copy.deepcopy(old))
-            row = copy.deepcopy(old) if old is not None else {"pk": pk, "sk": sk}
+                raise Conflict(_copy(old))
+            row = _copy(old) if old is not None else {"pk": pk, "sk": sk}
             for path, value in (sets or {}).items():
-                _parent(row, path)[names(path)[-1]] = copy.deepcopy(value)
+                _parent(row, path)[names(path)[-1]] = _copy(value)
             for path, number in (adds or {}).items():
                 parent, last = _parent(row, path), names(path)[-1]
                 parent[last] = parent.get(last, 0) + number
             for path in removes:
                 _parent(row, path).pop(names(path)[-1], None)
             self._rows[(pk, sk)] = row
-            return copy.deepcopy(row)
+            return _copy(row)
 
     def query(self, pk: str) -> list[Row]:
         with self._lock:
             keys = sorted(key for key in self._rows if key[0] == pk)
-            return [copy.deepcopy(self._rows[key]) for key in keys]
+            return [_copy(self._rows[key]) for key in keys]
 
     def listing(self, kind: str) -> list[Row]:
         with self._lock:
             rows = sorted((key, row) for key, row in self._rows.items() if row.get("listing") == kind)
-            return [copy.deepcopy(row) for _, row in rows]
+            return [_copy(row) for _, row in rows]
 
 
 def _parent(row: Row, path: Path) -> dict[str, Any]:
@@ -63,3 +66,12 @@ def _parent(row: Row, path: Path) -> dict[str, Any]:
             raise ValueError(f"the map at {name!r} does not exist in the row")
     assert isinstance(parent, dict)
     return parent
+
+
+def _copy(value: Any) -> Any:
+    """A deep copy of what a row may hold; several times as fast as copy.deepcopy."""
+    if isinstance(value, Mapping):
+        return {name: _copy(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copy(entry) for entry in value]
+    return value

@@ -39,11 +39,21 @@ class MemoryWorkflows:
 
 
 class MemoryBus:
+    """events: (source, detail-type, detail) of each; resources: of each, in the same order."""
+
     def __init__(self) -> None:
         self.events: list[tuple[str, str, Mapping[str, Any]]] = []
+        self.resources: list[list[str]] = []
 
-    def put(self, source: str, detail_type: str, details: Sequence[Mapping[str, Any]]) -> None:
+    def put(
+        self,
+        source: str,
+        detail_type: str,
+        details: Sequence[Mapping[str, Any]],
+        resources: Sequence[str] = (),
+    ) -> None:
         self.events += [(source, detail_type, detail) for detail in details]
+        self.resources += [list(resources) for _ in details]
 
 
 class MemoryNotices:

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import boto3
@@ -14,11 +15,12 @@ from moto import mock_aws
 from planaria.aws.ec2 import Ec2Fleet
 from planaria.core import tags
 from planaria.core.errors import CapacityError, PermanentError, PlanariaError, TransientError
-from planaria.core.ports import Fleet, LaunchRequest
+from planaria.core.ports import Fleet, InstanceStatus, LaunchRequest, StatusEvent
 from planaria.memory.fleet import MemoryFleet
 
 TOKEN = "3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca"
 UNKNOWN = "i-0fffffffffffffff0"
+AT = datetime(2026, 3, 18, 13, 19, 3, tzinfo=UTC)
 
 
 _numbers = itertools.count(1)
@@ -141,6 +143,88 @@ def test_terminate_and_reboot_twice_and_of_unknown_ids_are_quiet(world: World) -
         world.fleet.terminate(node)
     for act in (world.fleet.reboot, world.fleet.terminate):
         act(UNKNOWN)
+
+
+def test_statuses_are_those_of_running_instances_that_were_asked_for(world: World) -> None:
+    running, other, ended = world.instance(), world.instance(), world.instance()
+    world.fleet.terminate(ended)
+    found = {status.node_id: status for status in world.fleet.statuses([running, ended, running])}
+    assert set(found) == {running}, other
+    assert (found[running].system, found[running].instance, found[running].events) == ("ok", "ok", ())
+    assert world.fleet.statuses([]) == []
+
+
+def test_an_id_that_ec2_does_not_know_keeps_no_other_status_back(world: World) -> None:
+    running = world.instance()
+    assert [status.node_id for status in world.fleet.statuses([UNKNOWN, running])] == [running]
+    assert world.fleet.statuses([UNKNOWN]) == []
+
+
+# --- the wire form of DescribeInstanceStatus, which moto fills with `ok` alone ---------------------------
+
+
+def _wire_status(node: str, **more: Any) -> dict[str, Any]:
+    checks = {name: {"Status": "ok"} for name in ("SystemStatus", "InstanceStatus", "AttachedEbsStatus")}
+    return {"InstanceId": node, **checks, **more}
+
+
+def test_checks_and_scheduled_events_of_an_instance(stubbed: Any) -> None:
+    fleet, stub = stubbed
+    impaired = {"Name": "reachability", "Status": "failed", "ImpairedSince": AT}
+    status = _wire_status(
+        UNKNOWN,
+        SystemStatus={"Status": "impaired", "Details": [impaired]},
+        AttachedEbsStatus={"Status": "initializing"},
+        Events=[
+            {
+                "InstanceEventId": "instance-event-1", "Code": "instance-retirement",
+                "Description": "[Completed] degraded hardware", "NotBefore": AT,
+            },
+            {"Code": "system-reboot"},
+        ],
+    )  # fmt: skip
+    asked = {"InstanceIds": [UNKNOWN], "IncludeAllInstances": False}
+    stub.add_response("describe_instance_status", {"InstanceStatuses": [status]}, asked)
+    at = AT.timestamp()
+    assert fleet.statuses([UNKNOWN]) == [
+        InstanceStatus(
+            UNKNOWN, "impaired", "ok", "initializing", {"system": at},
+            (
+                StatusEvent("instance-event-1", "instance-retirement", "[Completed] degraded hardware", at),
+                StatusEvent("", "system-reboot"),
+            ),
+        )
+    ]  # fmt: skip
+
+
+def test_a_call_asks_for_at_most_100_and_every_page_is_read(stubbed: Any) -> None:
+    fleet, stub = stubbed
+    ids = [f"i-{number:017x}" for number in range(101)]
+    first = {"InstanceIds": ids[:100], "IncludeAllInstances": False}
+    answer = {"InstanceStatuses": [_wire_status(ids[0])], "NextToken": "more"}
+    stub.add_response("describe_instance_status", answer, first)
+    answer = {"InstanceStatuses": [_wire_status(ids[1])]}
+    stub.add_response("describe_instance_status", answer, {**first, "NextToken": "more"})
+    last = {"InstanceIds": ids[100:], "IncludeAllInstances": False}
+    stub.add_response("describe_instance_status", {"InstanceStatuses": [_wire_status(ids[100])]}, last)
+    assert [status.node_id for status in fleet.statuses(ids)] == [ids[0], ids[1], ids[100]]
+    stub.assert_no_pending_responses()
+
+
+def test_unknown_ids_are_left_out_once_and_other_errors_are_told(stubbed: Any) -> None:
+    fleet, stub = stubbed
+    ids = ["i-0aaaaaaaaaaaaaaa1", UNKNOWN]
+    sentence = f"The instance IDs '{UNKNOWN}' do not exist"
+    stub.add_client_error("describe_instance_status", "InvalidInstanceID.NotFound", sentence)
+    known = {"InstanceIds": ids[:1], "IncludeAllInstances": False}
+    stub.add_response("describe_instance_status", {"InstanceStatuses": [_wire_status(ids[0])]}, known)
+    assert [status.node_id for status in fleet.statuses(ids)] == ids[:1]
+    stub.add_client_error("describe_instance_status", "InvalidInstanceID.NotFound", "which one is not said")
+    with pytest.raises(PlanariaError):
+        fleet.statuses(ids)
+    stub.add_client_error("describe_instance_status", "RequestLimitExceeded", "slow down")
+    with pytest.raises(TransientError):
+        fleet.statuses(ids)
 
 
 # --- the wire form of CreateFleet, which neither moto nor the emulator checks ------------------------

@@ -108,7 +108,9 @@ def sound(signal: Signal, end: Judgement) -> None:
     assert end.reason
     assert end.rule
     weighed = end.outcome in (Outcome.JOINED, Outcome.OBSERVED, Outcome.HELD, Outcome.OPENED)
-    assert (end.action is not None) == weighed == (end.fault is not None)
+    assert (end.action is not None) == weighed
+    # What is stale has a meaning as well; it is only too late for it.
+    assert (end.fault is not None) == weighed or end.outcome is Outcome.STALE
     assert (end.outcome is Outcome.INVALID) == bool(signal.invalid)
     assert not (end.raises and end.cancels)
     assert not (end.raises or end.cancels) or end.outcome is Outcome.JOINED

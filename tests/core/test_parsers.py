@@ -1,11 +1,16 @@
 import csv
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from planaria.core.affected import affected
+from planaria.core.classify import classify
 from planaria.core.judge import judge
 from planaria.core.node import NodeView
 from planaria.core.parsers import REGISTRY, parse, parse_text
@@ -171,6 +176,8 @@ def test_reservation_is_mapped_to_its_nodes() -> None:
         NodeView(A, reservation="cr-0ddddddddddddddd4"),
         NodeView("i-0cccccccccccccccc", reservation="cr-other"),
         NodeView("i-0eeeeeeeeeeeeeeee", reservation="cr-0ddddddddddddddd4", managed=False),
+        NodeView("i-0fffffffffffffff0", reservation="cr-0ddddddddddddddd4", gone=True),
+        NodeView("i-0fffffffffffffff1", reservation=""),
     ]
     signals = affected(one(load("capacity_block_expiration_underscore")), nodes)
     assert [signal.node_id for signal in signals] == [A, B]
@@ -211,3 +218,244 @@ def test_an_arn_of_something_else_names_no_instance() -> None:
         "resources": ["arn:aws:rds:us-west-2:1:instance/i-0aaaa", "i-", 3],
     }
     assert one(event).node_id is None
+
+
+# --- what the documents of a source leave open ----------------------------------------------------------
+
+BLOCK_ENDS = sorted(name.removesuffix(".json") for name in EXPECTED if name.startswith("capacity_block_exp"))
+
+
+@pytest.mark.parametrize("name", [name for name in BLOCK_ENDS if not name.endswith("unnamed")])
+def test_every_spelling_of_a_capacity_blocks_end_names_its_reservation_and_its_end(name: str) -> None:
+    signal = one(load(name))
+    assert signal.evidence == {"reservation": "cr-0ddddddddddddddd4", "deadline": 1772600767.0 + 600}
+    member = NodeView(A, reservation="cr-0ddddddddddddddd4")
+    assert [copy.node_id for copy in affected(signal, [member])] == [A]
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        f"{ec2}Capacity Block {word}{end}"
+        for ec2 in ("", "EC2 ")
+        for word in ("", "Reservation ")
+        for end in ("Expiration Warning", "Delivered")
+    ],
+)
+@pytest.mark.parametrize("key", ["detail-type", "detail_type"])
+def test_every_title_of_a_capacity_block_is_read(title: str, key: str) -> None:
+    event = load("capacity_block_expiration_title")
+    del event["detail-type"]
+    kind = Kind.CAPACITY_END if title.endswith("Warning") else Kind.UNKNOWN
+    signal = one({**event, key: title})
+    assert (signal.kind, signal.detail_type) == (kind, title)
+    assert signal.evidence["reservation"] == "cr-0ddddddddddddddd4"
+
+
+def test_a_reservation_is_never_read_from_something_else() -> None:
+    event = load("capacity_block_expiration_unnamed")
+    for detail in ({"capacity-reservation-id": "i-0aaa"}, {"capacity-reservation-id": ["cr-0ddd"]}, {}, None):
+        assert "capacity-reservation-id" in one({**event, "detail": detail, "resources": ["cb-1"]}).invalid
+
+
+def test_a_two_minute_warning_without_a_time_ends_in_two_minutes() -> None:
+    assert one(load("capacity_interruption_without_time")).evidence["deadline"] == 1772600767.0 + 120
+
+
+def test_pages_of_health_differ_and_a_number_means_the_same_page() -> None:
+    event = load("health_retirement_page_two")
+    number = {**event, "detail": {**event["detail"], "page": 2}}
+    first = {**event, "detail": {**event["detail"], "page": "1"}}
+    none = {**event, "detail": {k: v for k, v in event["detail"].items() if k != "page"}}
+    assert one(event).dedupe_key == one(number).dedupe_key != one(first).dedupe_key
+    assert one(first).dedupe_key == one(none).dedupe_key
+
+
+def test_a_scheduled_change_far_ahead_has_its_time_and_no_end() -> None:
+    evidence = one(load("health_retirement_far_ahead")).evidence
+    assert evidence["starts_at"] == 1777468743.0
+    assert evidence["ends_at"] is None
+
+
+def test_two_metrics_of_one_alarm_in_either_order_do_not_say_which_check_fails() -> None:
+    event = load("alarm_math_several_checks")
+    metrics = event["detail"]["configuration"]["metrics"]
+    for order in (metrics, metrics[::-1], [*metrics, metrics[0]]):
+        event["detail"]["configuration"]["metrics"] = order
+        assert one(event).code == "StatusCheckFailed"
+    event["detail"]["configuration"]["metrics"] = [metrics[0], metrics[0]]
+    assert one(event).code == "StatusCheckFailed_System"
+
+
+def test_what_hyperpod_tells_about_its_own_work_is_kept() -> None:
+    assert "capacity" in one(load("hyperpod_no_capacity")).evidence["failure"]
+    assert one(load("hyperpod_group_scaling")).evidence["failure"] == "Insufficient capacity."
+    assert one(load("hyperpod_cluster_event_older")).evidence["lifecycle_script"] == "Started"
+    slurm = one(load("hyperpod_slurm_health")).evidence
+    assert (slurm["component"], slurm["component_reason"]) == ("Slurmdbd", "DaemonDown")
+    assert one(load("hyperpod_cluster_failed")).evidence["status"] == "Failed"
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "healthy"),
+    [
+        ("KernelReady", "True", True), ("KernelReady", "False", False), ("KernelReady", "Unknown", False),
+        ("Ready", "True", True), ("Ready", "False", False), ("Ready", "Unknown", False),
+        ("DiskPressure", "True", False), ("DiskPressure", "False", True), ("DiskPressure", "Unknown", False),
+    ],
+)  # fmt: skip
+def test_a_condition_is_well_by_its_own_polarity(kind: str, status: str, healthy: bool) -> None:
+    event = load("eks_gpu_fault")
+    event["detail"]["condition"] |= {"type": kind, "status": status}
+    signal = one(event)
+    assert (signal.kind, signal.healthy, signal.code) == (
+        Kind.NODE_CONDITION, healthy, f"{kind}/NvidiaXID79Error",
+    )  # fmt: skip
+
+
+def test_a_detector_that_cannot_see_is_no_fault_but_a_silent_kubelet_is_one() -> None:
+    blind, silent = one(load("eks_network_unknown")), one(load("eks_kubelet_silent"))
+    policy = Policy.default()
+    assert classify(blind, None, policy).code == "NetworkingReady/NetworkingIsUnknown/unknown"
+    assert classify(silent, None, policy).code == "Ready/NodeStatusUnknown"
+    assert {classify(s, None, policy).detector for s in (blind, silent)} == {"eks"}
+
+
+def test_a_condition_was_last_true_at_its_last_heartbeat() -> None:
+    event = load("eks_gpu_fault")
+    assert (one(event).time, one(event).evidence["since"]) == (1772600767.0, 1772600752.0)
+    del event["detail"]["condition"]["lastHeartbeatTime"]
+    assert one(event).time == 1772600752.0
+    del event["detail"]["condition"]["lastTransitionTime"]
+    assert one(event).time == 1772600767.0  # the event's own
+
+
+@pytest.mark.parametrize(
+    ("provider", "node"),
+    [
+        (f"aws:///us-west-2a/{A}", A),
+        (f"aws://111122223333/us-west-2a/{A}", A),
+        (f"aws:///us-west-2a/fargate-{A}", None),
+        (f"gce:///us-west-2a/{A}", None),
+        (A, None),
+        ("", None),
+        (7, None),
+    ],
+)
+def test_the_instance_of_a_provider_id(provider: object, node: str | None) -> None:
+    event = load("eks_gpu_fault")
+    event["detail"]["provider_id"] = provider
+    assert one(event).node_id == node
+    assert bool(one(event).invalid) is (node is None)
+
+
+def test_an_agent_tells_its_driver_and_which_gpu() -> None:
+    evidence = one(load("agent_xid_48_with_driver")).evidence
+    assert (evidence["driver"], evidence["gpu"]) == ("580.105.08", 4)
+    assert evidence["gpu_uuid"].startswith("GPU-")
+    assert "driver" not in one(load("agent_xid_79")).evidence
+
+
+FOUND = {"state_change", "scheduled_event", "status_check", "node_health", "node_condition"}
+
+
+@pytest.mark.parametrize("word", [*(kind.value for kind in Kind if kind not in FOUND), 7, None, []])
+def test_what_sweep_cannot_find_by_itself_is_unknown(word: object) -> None:
+    event = load("sweep_retirement")
+    event["detail"]["kind"] = word
+    assert one(event).kind is Kind.UNKNOWN
+
+
+def test_nothing_was_seen_after_its_event_was_sent() -> None:
+    """A node's clock may be wrong by years; what it saw "tomorrow" would make all that follows old news."""
+    agent, condition = load("agent_xid_79"), load("eks_gpu_well")
+    sent = 1772600767.0
+    agent["detail"]["time"] = sent + 119
+    assert one(agent).time == sent + 119
+    for ahead in (sent + 121, 9e14):
+        agent["detail"]["time"] = ahead
+        assert one(agent).time == sent
+    condition["detail"]["condition"]["lastHeartbeatTime"] = "2099-01-01T00:00:00Z"
+    assert one(condition).time == sent
+    agent["detail"]["time"] = sent - 86_400  # kept on disk while the API could not be reached
+    assert one(agent).time == sent - 86_400
+
+
+@pytest.mark.parametrize("value", [1e-200, -1e-200, 5e-324, 0, -0.0])
+def test_a_number_that_no_table_can_hold_is_nothing(value: float) -> None:
+    event = load("agent_xid_79")
+    event["detail"] |= {"time": value, "count": value}
+    assert (one(event).time, one(event).evidence["count"]) == (0.0, 0.0)
+
+
+def test_half_a_character_reaches_no_table() -> None:
+    """JSON may hold what UTF-8 cannot; an event with it must not fail for ever."""
+    event = load("ec2_spot_terminate")
+    event |= {"id": "a\ud800", "source": "aws.ec2\ud800", "detail-type": "x\udfff"}
+    for signal in parse(event) + parse(
+        load("agent_xid_79") | {"detail": {"kind": "\ud800", "instance_id": A}}
+    ):
+        everything = [signal.event_id, signal.dedupe_key, signal.source, signal.detail_type, signal.code]
+        for value in (*everything, json.dumps(signal.evidence, ensure_ascii=False), signal.invalid):
+            (value or "").encode()
+
+
+def test_names_without_end_are_cut() -> None:
+    event = load("ec2_spot_terminate") | {"id": "x" * 100_000, "detail-type": "y" * 100_000}
+    signal = one(event)
+    assert signal.event_id is None
+    assert signal.dedupe_key.startswith("sha256:")
+    assert len(signal.detail_type) == 256
+    assert one({**event, "source": "aws.z" * 1000}).source == ("aws.z" * 1000)[:256]
+
+
+# --- any event at all -----------------------------------------------------------------------------------
+
+NODE_ID = re.compile(r"i-[0-9A-Za-z]{4,40}")
+PIECES = st.sampled_from(
+    [A, f"aws:///us-west-2a/{A}", f"arn:aws:ec2:us-west-2:1:instance/{B}", "cr-0ddd", "True", "Unknown", "i-",
+     "2026-03-04T05:06:07Z", "EC2", "ALARM", "xid", "\ud800", "AWS/EC2", 10**400, "issue", "[completed] x"]
+)  # fmt: skip
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | PIECES
+NAMES = st.text(max_size=4) | st.sampled_from(
+    ["instance-id", "instance_id", "provider_id", "condition", "type", "status", "reason", "kind", "code",
+     "affectedEntities", "entityValue", "service", "page", "eventTypeCategory", "configuration", "metrics",
+     "metricStat", "metric", "dimensions", "InstanceId", "EventDetails", "EventMetadata", "HealthSummary",
+     "lastTransitionTime", "description", "state", "value", "capacity-reservation-id", "driver", "gpu"]
+)  # fmt: skip
+JSON = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=5),
+    max_leaves=20,
+)
+SOURCES = [f"planaria.node/AROA:{A}", "planaria.node/", "planaria.sweep", "planaria.gameday", "aws.ec2", ""]
+TITLES = [*sorted({title for _, title in REGISTRY}), "Planaria Sweep Finding", "x"]
+ANY_EVENT = st.fixed_dictionaries(
+    {"source": st.sampled_from([*SOURCES, *(source for source, _ in REGISTRY)]) | JSON},
+    optional={
+        "detail-type": st.sampled_from(TITLES) | JSON,
+        "detail_type": st.sampled_from(TITLES) | JSON,
+        "detail": st.dictionaries(NAMES, JSON, max_size=6) | JSON,
+        "resources": JSON,
+        "id": JSON,
+        "time": JSON,
+        "customer_event_id": JSON,
+        "replay-name": JSON,
+    },
+)
+
+
+@settings(max_examples=400, deadline=None, database=None)
+@given(ANY_EVENT | JSON | st.binary(max_size=64) | st.text(max_size=64))
+def test_any_event_is_at_least_one_sound_signal(event: Any) -> None:
+    signals = parse_text(event) if isinstance(event, str | bytes) else parse(event)
+    assert signals
+    for signal in signals:
+        assert signal.node_id is None or NODE_ID.fullmatch(signal.node_id)
+        assert len(signal.code) <= 200
+        assert signal.time is None or math.isfinite(signal.time)
+        assert not signal.invalid or signal.node_id is None
+        everything = (signal.dedupe_key, signal.source, signal.detail_type, signal.code, signal.invalid)
+        assert all(len(part.encode()) <= 4096 for part in everything)
+        assert len(json.dumps(signal.evidence, allow_nan=False, ensure_ascii=False).encode()) <= 32_768
+    assert len({signal.dedupe_key for signal in signals}) == len(signals)

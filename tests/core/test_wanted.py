@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import boto3
 import pytest
@@ -90,3 +91,50 @@ def test_at_once_each_counts_once() -> None:
     for thread in threads:
         thread.join()
     assert _size(table, declared=9) == 6
+
+
+def row(node: str, **more: Any) -> dict[str, Any]:
+    facts = {"node_id": node, "group": "workers", "managed": True, "state": "running", "gone": False}
+    return {**facts, **more}
+
+
+GROUP = [row(node) for node in ("a", "b", "c", "d")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "below"),
+    [
+        (GROUP, True),
+        ([*GROUP, row("e")], False),
+        ([*GROUP, row("e", group="others")], True),
+        ([*GROUP, row("e", state="pending")], False),
+        ([*GROUP, row("e", state="stopped")], True),
+        ([*GROUP, row("e", state="shutting-down")], True),
+        ([*GROUP, row("e", gone=True)], True),
+        ([*GROUP, row("e", managed=None)], True),
+        ([*GROUP, row("e", phase="RETIRED")], True),
+        ([*GROUP, row("e", replaced_by="f")], True),
+        # A node that is being replaced and its replacement are one place, whichever of them is there.
+        ([*GROUP, row("e", phase="RUNNING", gone=True)], False),
+        ([*GROUP, row("e", phase="RUNNING"), row("f", replaces="e")], False),
+        ([*GROUP[:3], row("d", phase="RUNNING"), row("f", replaces="d")], True),
+        ([*GROUP, row("e", phase="RUNNING", gone=True, verb="remove")], True),
+        ([*GROUP, row("f", replaces="long-gone")], False),
+    ],
+)
+def test_a_group_below_its_size_without_a_node(rows: list[dict[str, Any]], below: bool) -> None:
+    assert wanted.below_size(rows, "workers", 4, {}, "a") is below
+
+
+def test_below_the_size_that_people_have_lowered(table: Table) -> None:
+    wanted.lower(table, "workers", 4, "x", NOW)
+    fleet = table.get(*KEY) or {}
+    assert wanted.below_size(GROUP, "workers", 4, fleet, "a") is False
+    assert wanted.below_size(GROUP, "workers", 5, fleet, "a") is True
+    assert wanted.below_size(GROUP, "workers", 4, fleet, "not-of-ours") is False
+
+
+def test_a_node_that_has_left_already_is_not_counted_twice() -> None:
+    gone = [row("a", state="terminated", gone=True), *GROUP[1:], row("e")]
+    assert wanted.below_size(gone, "workers", 4, {}, "a") is False
+    assert wanted.below_size(gone, "workers", 5, {}, "a") is True

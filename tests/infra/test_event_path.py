@@ -74,7 +74,21 @@ def test_rules_of_the_default_bus(aws: Variant) -> None:
 
 def test_rules_of_the_own_bus(aws: Variant) -> None:
     own = {name for name, rule in _rules(aws).items() if "EventBusName" in rule}
-    assert own == {f"planaria-demo-{name}" for name in ("agent-urgent", "agent-normal", "sweep")}
+    assert own == {f"planaria-demo-{rule.name}" for rule in (*patterns.AGENTS, patterns.SWEEP)}
+
+
+def test_every_rule_delivers_to_its_lane(gameday: Variant) -> None:
+    queues = {
+        f"<{k}.Arn>": q["Properties"]["QueueName"].removeprefix("planaria-demo-")
+        for k, q in gameday.of("AWS::SQS::Queue").items()
+    }
+    reached = {
+        name.removeprefix("planaria-demo-"): queues.get(text(rule["Targets"][0]["Arn"]), "sweep")
+        for name, rule in _rules(gameday).items()
+        if "EventPattern" in rule
+    }
+    table = (*patterns.default_bus([]), *patterns.own_bus([], True))
+    assert reached == {rule.name: rule.lane.value for rule in table}
 
 
 def test_every_target_has_dead_letters_and_a_bounded_retry(gameday: Variant) -> None:

@@ -164,6 +164,24 @@ def test_sweep_alone_puts_events_and_only_its_own(aws: Variant) -> None:
     assert events["Condition"]["ForAllValues:StringEquals"] == {"events:source": "planaria.sweep"}
 
 
+def test_task_tokens_are_returned_by_those_who_hear_the_answer_to_the_machines_that_wait(
+    aws: Variant,
+) -> None:
+    found = {}
+    for name in NAMES:
+        for statement in _with(_of_function(aws, name), "states:SendTaskSuccess"):
+            assert statement["Action"] == ["states:SendTaskSuccess"]
+            machines = {text(resource).rpartition("planaria-demo-")[2] for resource in statement["Resource"]}
+            found[name] = machines
+    assert found == {
+        "triage": {"heal_node", "launch_replacement", "resume_job"},
+        "sweep": {"heal_node"},
+        "ask_approval": {"heal_node"},
+        "await_node": {"heal_node", "launch_replacement"},
+        "await_steps": {"resume_job"},
+    }
+
+
 def test_roles_trust_one_service_each(aws: Variant) -> None:
     for role in aws.of("AWS::IAM::Role").values():
         (statement,) = role["Properties"]["AssumeRolePolicyDocument"]["Statement"]

@@ -8,9 +8,11 @@ an event names several.
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
-from planaria.core.parsers import agent, autoscaling, capacity, cloudwatch, ec2, health, sagemaker, sweep
+from planaria.core.parsers import agent, autoscaling, capacity, cloudwatch, ec2, eks, health, sagemaker, sweep
 from planaria.core.parsers.envelope import Envelope, digest
+from planaria.core.parsers.envelope import text as plain
 from planaria.core.signal import Kind, Signal
 
 Parser = Callable[[Envelope], list[Signal]]
@@ -20,25 +22,27 @@ SWEEP = "planaria.sweep"
 AGENT = "planaria.node"
 
 _INTERRUPTION = "Capacity Reservation Instance Interruption Warning"
+# AWS's pages write these with and without "EC2" and "Reservation".
+_BLOCKS = [f"{ec2}Capacity Block {word}" for ec2 in ("", "EC2 ") for word in ("", "Reservation ")]
 _NOTICES = (
-    *("Scheduled", "Active", "Delayed", "Unsupported", "Failed", "Expired"),
-    "Interruptible Reclamation Complete",
-)
+    *("EC2 Capacity Reservation " + state for state in
+      ("Scheduled", "Active", "Delayed", "Unsupported", "Failed", "Expired", "Cancelled")),
+    *("Future Capacity Request " + state for state in
+      ("Canceled", "Completed", "Delayed", "Failed", "Scheduled")),
+    "EC2 Capacity Reservation Interruptible Reclamation Complete",
+    "EC2 Interruptible Capacity Reservation Allocation Reclamation Completed",
+)  # fmt: skip
 
 REGISTRY: dict[tuple[str, str], Parser] = {
     ("aws.ec2", "EC2 Spot Instance Interruption Warning"): ec2.spot_interruption,
     ("aws.ec2", "EC2 Instance Rebalance Recommendation"): ec2.rebalance,
+    ("aws.ec2", "EC2 Spot Instance Rebalance Recommended"): ec2.rebalance,
     ("aws.ec2", "EC2 Instance State-change Notification"): ec2.state_change,
     ("aws.ec2", f"EC2 {_INTERRUPTION}"): capacity.interruption,
     ("aws.ec2", f"EC2 Interruptible {_INTERRUPTION}"): capacity.interruption,
-    ("aws.ec2", "Capacity Block Reservation Expiration Warning"): capacity.expiration,
-    ("aws.ec2", "Capacity Block Expiration Warning"): capacity.expiration,
-    ("aws.ec2", "EC2 Capacity Block Reservation Expiration Warning"): capacity.expiration,
-    ("aws.ec2", "EC2 Capacity Block Expiration Warning"): capacity.expiration,
-    ("aws.ec2", "Capacity Block Reservation Delivered"): capacity.notice,
-    ("aws.ec2", "Capacity Block Delivered"): capacity.notice,
-    ("aws.ec2", "EC2 Capacity Block Reservation Delivered"): capacity.notice,
-    **{("aws.ec2", f"EC2 Capacity Reservation {notice}"): capacity.notice for notice in _NOTICES},
+    **{("aws.ec2", f"{block}Expiration Warning"): capacity.expiration for block in _BLOCKS},
+    **{("aws.ec2", f"{block}Delivered"): capacity.notice for block in _BLOCKS},
+    **{("aws.ec2", notice): capacity.notice for notice in _NOTICES},
     ("aws.health", "AWS Health Event"): health.parse,
     ("aws.cloudwatch", "CloudWatch Alarm State Change"): cloudwatch.parse,
     ("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action"): autoscaling.terminate_action,
@@ -54,6 +58,7 @@ REGISTRY: dict[tuple[str, str], Parser] = {
     (AGENT, "Planaria Node Ready"): agent.node_ready,
     (AGENT, "Planaria Job Signal"): agent.job_signal,
     (AGENT, "Planaria Checkpoint Saved"): agent.checkpoint_saved,
+    (AGENT, eks.DETAIL_TYPE): eks.condition,
 }
 
 # A game day plays AWS alone; sweep repeats what anyone said.
@@ -75,7 +80,14 @@ def parse(event: object) -> list[Signal]:
     source = source if isinstance(source, str) else ""
     envelope = Envelope(event, source, detail_type, source == GAMEDAY)
     parser = REGISTRY.get((source, detail_type)) or _other(source, detail_type)
-    return parser(envelope) if parser is not None else envelope.unknown()
+    signals = parser(envelope) if parser is not None else envelope.unknown()
+    return [_replayed(signal, event["replay-name"]) for signal in signals] if envelope.replay else signals
+
+
+def _replayed(signal: Signal, name: object) -> Signal:
+    """A replay by EventBridge has an outcome of its own, whether it keeps the original's id or not (no page
+    of AWS says); a second replay under another name has another one."""
+    return replace(signal, dedupe_key=f"replay/{plain(name)[:64]}/{signal.dedupe_key}")
 
 
 def parse_text(text: str | bytes) -> list[Signal]:

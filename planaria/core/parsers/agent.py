@@ -11,6 +11,11 @@ from planaria.core.parsers.envelope import Envelope, instance_id, number, text
 from planaria.core.signal import Kind, Signal
 
 PREFIX = "planaria.node/"
+
+# What a node signal may tell beside its fault: the driver's version (Xid 144 to 150 are read by it) and which
+# GPU, link or engine it is about, where the probe knows more than the PCI address.
+_WORDS = ("driver", "gpu_uuid", "gpu_serial")
+_NUMBERS = ("gpu", "link", "gpc", "tpc", "sm")
 _SOURCE = re.compile(r"planaria\.node/[^:/]+:(i-[0-9A-Za-z]{4,40})")
 
 
@@ -31,6 +36,8 @@ def node_signal(envelope: Envelope) -> list[Signal]:
     }
     if (deadline := number(detail.get("deadline"))) is not None:
         evidence["deadline"] = deadline
+    evidence |= {name: word for name in _WORDS if (word := text(detail.get(name)))}
+    evidence |= {name: int(at) for name in _NUMBERS if (at := number(detail.get(name))) is not None}
     code = detail.get("code")
     code = str(code) if isinstance(code, int) and abs(code) < 10**9 else text(code)
     return [_signal(envelope, node_id, detail, code or kind, evidence)]
@@ -99,12 +106,19 @@ def _own(envelope: Envelope) -> tuple[str, dict[str, Any] | None]:
     node_id = instance_id(detail.get("instance_id"))
     if node_id is None:
         return "an agent's event must name its instance in detail.instance_id", None
-    if envelope.source.startswith(PREFIX):
-        match = _SOURCE.fullmatch(envelope.source)
-        if match is None or match[1] != node_id:
-            source = envelope.source[:120]
-            return f"{source} reports about {node_id}: an agent may report about its own node only", None
+    if why := foreign(envelope, node_id):
+        return why, None
     return node_id, detail
+
+
+def foreign(envelope: Envelope, node_id: str) -> str:
+    """Why this agent may not report about this node; "" when it may, or when it is no agent's event."""
+    if not envelope.source.startswith(PREFIX):
+        return ""
+    match = _SOURCE.fullmatch(envelope.source)
+    if match is not None and match[1] == node_id:
+        return ""
+    return f"{envelope.source[:120]} reports about {node_id}: an agent may report about its own node only"
 
 
 def _signal(

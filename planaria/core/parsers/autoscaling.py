@@ -7,7 +7,10 @@ TERMINATING = "autoscaling:EC2_INSTANCE_TERMINATING"
 
 
 def terminate_action(envelope: Envelope) -> list[Signal]:
-    """Auto Scaling waits for the lifecycle hook before it terminates the instance."""
+    """Auto Scaling waits for the lifecycle hook before it terminates the instance, or puts it back into the
+    warm pool (Destination WarmPool): its work ends either way. Origin and Destination are left out where the
+    group has no warm pool.
+    """
     node_id = instance_id(envelope.detail.get("EC2InstanceId")) if envelope.detail is not None else None
     if node_id is None or envelope.detail is None:
         return envelope.invalid(

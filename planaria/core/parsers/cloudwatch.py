@@ -5,9 +5,10 @@ from typing import Any
 from planaria.core.parsers.envelope import Envelope, instance_id, text, when
 from planaria.core.signal import Kind, Signal
 
+ANY = "StatusCheckFailed"
 METRICS = frozenset(
     {
-        "StatusCheckFailed",
+        ANY,
         "StatusCheckFailed_System",
         "StatusCheckFailed_Instance",
         "StatusCheckFailed_AttachedEBS",
@@ -16,7 +17,11 @@ METRICS = frozenset(
 
 
 def parse(envelope: Envelope) -> list[Signal]:
-    """One signal per instance that the alarm's metrics name; other alarms are unknown events."""
+    """One signal per instance whose status checks the alarm watches; other alarms are unknown events.
+
+    Such are composite ones (they name alarms, each of which reports for itself), queries, and those that mix
+    a status check with something else, whose state says nothing about the check.
+    """
     detail = envelope.detail
     if detail is None:
         return envelope.invalid(Kind.UNKNOWN, "a CloudWatch alarm must have a detail object")
@@ -51,18 +56,24 @@ def parse(envelope: Envelope) -> list[Signal]:
 
 
 def _checks(detail: dict[str, Any]) -> dict[str, str]:
-    """Instance -> metric, of all status-check metrics that the alarm's configuration lists."""
+    """Instance -> metric, where all metrics of the alarm's configuration are status checks.
+
+    Of several checks of one instance (metric math) the alarm does not say which one fails; the expression
+    itself is an entry without metric.
+    """
     configuration = detail.get("configuration")
     metrics = configuration.get("metrics") if isinstance(configuration, dict) else None
     checks: dict[str, str] = {}
     for entry in metrics if isinstance(metrics, list) else []:
-        stat = entry.get("metricStat") if isinstance(entry, dict) else None
-        metric = stat.get("metric") if isinstance(stat, dict) else None
-        if not isinstance(metric, dict) or metric.get("namespace") != "AWS/EC2":
+        if not isinstance(entry, dict) or "metricStat" not in entry:
             continue
+        stat = entry["metricStat"]
+        metric = stat.get("metric") if isinstance(stat, dict) else None
+        metric = metric if isinstance(metric, dict) else {}
         dimensions = metric.get("dimensions")
         node_id = instance_id(dimensions.get("InstanceId")) if isinstance(dimensions, dict) else None
         name = text(metric.get("name"))
-        if node_id and name in METRICS:
-            checks.setdefault(node_id, name)
+        if metric.get("namespace") != "AWS/EC2" or node_id is None or name not in METRICS:
+            return {}
+        checks[node_id] = name if checks.get(node_id, name) == name else ANY
     return checks

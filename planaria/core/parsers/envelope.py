@@ -15,20 +15,24 @@ _INSTANCE_ID = re.compile(r"i-[0-9A-Za-z]{4,40}")
 # The spot warning's ARN holds an availability zone and no account, one field fewer than others.
 _INSTANCE_ARN = re.compile(r"arn:[^:/]*:ec2:[^/]*:instance/(i-[0-9A-Za-z]{4,40})")
 EVIDENCE_LIMIT = 1024
+SKEW_SECONDS = 120.0  # how far a reporter's clock may be ahead of EventBridge's
+NAME_LIMIT = 256  # of an id, a source and a detail-type; EventBridge's own limits are lower
 
 
 class Envelope:
     """One EventBridge event. source and detail_type are text; detail is None when it is no object."""
 
-    __slots__ = ("detail", "detail_type", "event", "event_id", "injected", "key", "source", "time")
+    __slots__ = ("detail", "detail_type", "event", "event_id", "injected", "key", "replay", "source", "time")
 
     def __init__(self, event: dict[str, Any], source: str, detail_type: str, injected: bool) -> None:
         self.event = event
-        self.source = source
-        self.detail_type = detail_type
+        self.source = text(source)[:NAME_LIMIT]
+        self.detail_type = text(detail_type)[:NAME_LIMIT]
         self.injected = injected
+        self.replay = "replay-name" in event
         identity = event.get("id")
-        self.event_id = identity if isinstance(identity, str) and identity else None
+        named = isinstance(identity, str) and 0 < len(identity) <= NAME_LIMIT
+        self.event_id = text(identity) if named else None
         self.key = self.event_id or digest(event)
         detail = event.get("detail")
         self.detail: dict[str, Any] | None = detail if isinstance(detail, dict) else None
@@ -46,6 +50,9 @@ class Envelope:
         injected: bool = False,
         evidence: dict[str, Any] | None = None,
     ) -> Signal:
+        """time: when the source saw it, by its own clock; it cannot have been after the event was sent."""
+        if time is None or (self.time is not None and time > self.time + SKEW_SECONDS):
+            time = self.time
         return Signal(
             self.event_id,
             key or self.key,
@@ -54,10 +61,10 @@ class Envelope:
             kind,
             node_id,
             code[:200],
-            self.time if time is None else time,
+            time,
             healthy,
             self.injected or injected,
-            "replay-name" in self.event,
+            self.replay,
             evidence if evidence is not None else {},
         )
 
@@ -71,7 +78,7 @@ class Envelope:
                 kind,
                 time=self.time,
                 injected=self.injected,
-                replay="replay-name" in self.event,
+                replay=self.replay,
                 invalid=reason,
             )
         ]
@@ -112,15 +119,21 @@ def instance_id(value: object) -> str | None:
 
 
 def text(value: object) -> str:
-    """The value when it is text, cut to what evidence may hold; else ""."""
-    return value[:EVIDENCE_LIMIT] if isinstance(value, str) else ""
+    """The value when it is text, cut to what evidence may hold; else "".
+
+    JSON may hold half of a character (`"\\ud800"`), which no UTF-8 text and no table can; it becomes `?`.
+    """
+    if not isinstance(value, str):
+        return ""
+    cut = value[:EVIDENCE_LIMIT]
+    return cut if cut.isascii() else cut.encode(errors="replace").decode()
 
 
 def number(value: object) -> float | None:
-    """The value when it is a finite number, else None."""
+    """The value when it is a number that a table can hold, else None; what is next to nothing is 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not -1e15 < value < 1e15:
         return None
-    return float(value)
+    return float(value) if abs(value) > 1e-9 else 0.0
 
 
 def when(value: object) -> float | None:
@@ -129,13 +142,12 @@ def when(value: object) -> float | None:
         return number(value)
     if len(value) > 64:
         return None
+    # An RFC 1123 text begins with the day of the week; to try it as ISO 8601 first would cost as much again.
+    read = parsedate_to_datetime if value[:1].isalpha() else datetime.fromisoformat
     try:
-        moment = datetime.fromisoformat(value)
-    except ValueError:
-        try:
-            moment = parsedate_to_datetime(value)
-        except (ValueError, TypeError, IndexError, OverflowError):
-            return None
+        moment = read(value)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     try:

@@ -33,7 +33,7 @@ def parse(envelope: Envelope) -> list[Signal]:
         "backup": detail.get("backupEvent") in ("true", True),
         "event_arn": text(detail.get("eventArn")),
     }
-    over = common["status"] in OVER
+    over = text(detail.get("statusCode")).lower() in OVER
     nodes = _nodes(envelope, detail)
     if not nodes:
         return [envelope.signal(kind, None, code, key=_key(envelope, detail, ""), evidence=common)]
@@ -68,4 +68,9 @@ def _key(envelope: Envelope, detail: dict[str, Any], entity: str) -> str:
     arn, communication = text(detail.get("eventArn")), text(detail.get("communicationId"))
     if not arn and not communication:
         return f"{envelope.key}|{entity}"
-    return f"{arn}|{communication or envelope.key}|{text(detail.get('page')) or '1'}|{entity}"
+    return f"{arn}|{communication or envelope.key}|{_page(detail.get('page'))}|{entity}"
+
+
+def _page(value: object) -> str:
+    """AWS writes the page as text; a number means the same."""
+    return str(value) if isinstance(value, int) and 1 < value < 10**6 else text(value) or "1"

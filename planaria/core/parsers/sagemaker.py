@@ -55,18 +55,35 @@ def cluster_event(envelope: Envelope) -> list[Signal]:
         return envelope.invalid(Kind.NODE_HEALTH, "a HyperPod cluster event must have detail.EventDetails")
     inner = details.get("EventDetails")
     metadata = inner.get("EventMetadata") if isinstance(inner, dict) else None
-    instance = metadata.get("Instance") if isinstance(metadata, dict) else None
     evidence = {
         "cluster": text(details.get("ClusterName")),
         "group": text(details.get("InstanceGroupName")),
         "level": text(details.get("EventLevel")),
+        "resource": text(details.get("ResourceType")),
         "description": text(details.get("Description")),
-        "failure": text(instance.get("FailureMessage")) if isinstance(instance, dict) else "",
+        **_told(metadata if isinstance(metadata, dict) else {}),
     }
     node_id = instance_id(details.get("InstanceId"))
     return [envelope.signal(Kind.NODE_HEALTH, node_id, "cluster-event", evidence=evidence)]
 
 
+def _told(metadata: dict[str, Any]) -> dict[str, str]:
+    """Why it failed, and where its lifecycle script or Slurm stand: EventMetadata holds one object whose name
+    says what the event is about (Instance, InstanceGroup, InstanceGroupScaling, Cluster, SlurmHealth)."""
+    about = next((value for value in metadata.values() if isinstance(value, dict)), {})
+    said = {
+        "failure": text(about.get("FailureMessage")),
+        "lifecycle_script": text(about.get("LcsExecutionState")),
+        "component": text(about.get("Component")),
+        "component_status": text(about.get("Status")),
+        "component_reason": text(about.get("Reason")),
+    }
+    return {name: value for name, value in said.items() if value or name == "failure"}
+
+
 def cluster_state(envelope: Envelope) -> list[Signal]:
     """The state of a whole HyperPod cluster names no node."""
-    return [envelope.signal(Kind.UNKNOWN, None, "cluster-state")]
+    detail = envelope.detail or {}
+    names = {"cluster": "ClusterName", "status": "ClusterStatus", "failure": "FailureMessage"}
+    evidence = {name: text(detail.get(key)) for name, key in names.items()}
+    return [envelope.signal(Kind.UNKNOWN, None, "cluster-state", evidence=evidence)]
