@@ -4,7 +4,7 @@ from lambdas import resuming
 from lambdas.boundary import Event, Fields, task
 from lambdas.ending import reason_of
 from planaria.core.errors import Fenced
-from planaria.core.incident import Phase, Step
+from planaria.core.incident import ACTIVE, Phase, Step
 from planaria.wiring import Gateways
 
 
@@ -13,7 +13,7 @@ def handler(event: Event, gw: Gateways) -> Fields:
     job_id, number = event["resume"]["job_id"], int(event["resume"]["number"])
     outcome, reason = Phase(event["outcome"]), reason_of(event)
     job = gw.jobs.job(job_id) or {}
-    if job.get("resume_number") != number:
+    if job.get("resume_number") != number or job.get("resume_phase") not in (*ACTIVE, outcome.value):
         raise Fenced(f"resume {number} of job {job_id} is over")
     first = job.get("first_step") or {}
     if first.get("attempt") == number:

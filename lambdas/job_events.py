@@ -10,6 +10,9 @@ from planaria.core.signal import Signal
 from planaria.core.table import Conflict, Row, below, equals, missing
 from planaria.wiring import Gateways
 
+START_SECONDS = 20.0
+"""Within which whoever claimed a resume starts it; after that sweep does."""
+
 
 def first_step(gw: Gateways, signal: Signal) -> None:
     """The attempt advances: note it and answer the resume that waits for it."""
@@ -48,6 +51,8 @@ def exited(gw: Gateways, signal: Signal, judgement: Judgement) -> Judgement:
         waits = ", ".join(sorted(job["pending"]))
         return ends(Outcome.JOINED, f"job {job_id} is resumed when {waits} is healed")
     claim = f"exit/{job_id}/{attempt}"
+    if _opened(job, claim, gw.clock.now()):
+        return ends(Outcome.JOINED, f"resume {job['resume_number']} of job {job_id} is opened already")
     first = job.get("resume_claim") != claim
     resumed = _resume(gw, job, claim, signal)
     if resumed is None:
@@ -57,6 +62,14 @@ def exited(gw: Gateways, signal: Signal, judgement: Judgement) -> Judgement:
     return ends(
         Outcome.OPENED, f"{judgement.reason}; resume {resumed['resume_number']} is opened, no node is touched"
     )
+
+
+def _opened(job: Row, claim: str, now: float) -> bool:
+    """The resume of this attempt runs, or whoever claimed it is about to start it: all ranks of a job end
+    together, and each of them starting it again would be thousands of calls. Sweep starts what was not."""
+    if job.get("resume_claim") != claim or job.get("resume_phase") not in ACTIVE:
+        return False
+    return bool(job.get("resume_arn")) or now - float(job.get("resume_opened_at") or 0.0) < START_SECONDS
 
 
 def _resume(gw: Gateways, job: Row, claim: str, signal: Signal) -> Row | None:

@@ -4,54 +4,53 @@ import dataclasses
 import hashlib
 from typing import Any
 
-from lambdas import job_events, opening, replacements, resuming, undoing
+from lambdas import approvals, holding, job_events, looking, node_events, opening, replacements
 from planaria.core import parsers
-from planaria.core.affected import affected
-from planaria.core.incident import ACTIVE, Phase, Step
-from planaria.core.judge import Judgement, Outcome, judge
-from planaria.core.ledger import Claim
+from planaria.core.claim import Claim
+from planaria.core.fault import Action
+from planaria.core.gates import ends_anyway
+from planaria.core.incident import ACTIVE, incident_id
+from planaria.core.judge import Judgement, Outcome, judge, memory_of
 from planaria.core.node import NodeView
-from planaria.core.plans import facts
+from planaria.core.plans import facts, incident_document
 from planaria.core.policy import Mode
 from planaria.core.signal import Kind, Signal
-from planaria.core.table import Conflict, Row, below, differs, missing
+from planaria.core.table import Conflict, Row
 from planaria.wiring import Gateways
 
-TRIES = 4  # a node's row may change between reading and claiming
+TRIES = 8  # a node's row may change between reading, noting and claiming
 INLINE_BYTES = 4096
 
-
-def judge_text(gw: Gateways, text: str) -> list[dict[str, Any]]:
-    """The outcomes of one event, one per affected node."""
-    return [
-        _judge_signal(gw, one, text)
-        for signal in parsers.parse_text(text)
-        for one in affected(signal, _members(gw, signal))
-    ]
+FORGETTABLE = (Outcome.NOT_MANAGED, Outcome.COVERED, Outcome.STALE)
+"""What is no news of the node is not remembered of it either."""
 
 
-def _members(gw: Gateways, signal: Signal) -> list[NodeView]:
+def members(gw: Gateways, signal: Signal) -> list[NodeView]:
     """The nodes that could belong to a reservation; read only for an event that names one and no node."""
     if signal.kind is not Kind.CAPACITY_END or signal.node_id is not None:
         return []
     return [NodeView.from_row(row) for row in gw.ledger.nodes()]
 
 
-def _judge_signal(gw: Gateways, signal: Signal, text: str) -> dict[str, Any]:
+def judge_signal(gw: Gateways, signal: Signal, text: str) -> dict[str, Any] | Outcome:
+    """What was done and recorded, or the outcome alone where it is only counted."""
     now = gw.clock.now()
     prior = gw.ledger.outcome(signal.dedupe_key, now)
     again = signal.source == parsers.SWEEP and (prior or {}).get("outcome") == Outcome.HELD
     if prior is not None and not again:
-        gw.ledger.count("DUPLICATE", now)
-        return {"outcome": "DUPLICATE", "node_id": signal.node_id, "reason": f"already {prior['outcome']}"}
+        return Outcome.DUPLICATE
+    looked = False
     for _ in range(TRIES):
-        row = _row(gw, signal)
+        row = row_of(gw, signal)
         if row is not None and _ended_already(signal, row):
-            gw.ledger.record_outcome(signal.dedupe_key, now, {"outcome": "OPENED", "node_id": signal.node_id})
-            return {"outcome": "OPENED", "node_id": signal.node_id, "reason": "its session has ended since"}
-        view = NodeView.from_row(row) if row else None
-        judgement = judge(signal, view, known=False, policy=gw.cluster.policy, now=now)
+            judgement = _opened_before(gw, signal, row, now)
+            break
         try:
+            judgement, row = _judge(gw, signal, row, now)
+            if not looked and row is not None and looking.needed(signal, judgement, row):
+                # EC2 may know more than the event: who asked for this end, or a person's opt-out tag.
+                signal, looked = looking.look(gw, signal, row), True
+                judgement, row = _judge(gw, signal, row_of(gw, signal), now)
             judgement = _act(gw, signal, judgement, row or {}, text)
             break
         except Conflict:
@@ -59,9 +58,8 @@ def _judge_signal(gw: Gateways, signal: Signal, text: str) -> dict[str, Any]:
     else:
         raise Conflict(None)
     if judgement.outcome is Outcome.NOT_MANAGED:
-        gw.ledger.count("NOT_MANAGED", now)
-    else:
-        gw.ledger.record_outcome(signal.dedupe_key, now, _outcome_facts(gw, signal, judgement, text))
+        return judgement.outcome
+    gw.ledger.record_outcome(signal.dedupe_key, now, _outcome_facts(gw, signal, judgement, text))
     return {
         "outcome": judgement.outcome.value,
         "node_id": signal.node_id,
@@ -71,12 +69,39 @@ def _judge_signal(gw: Gateways, signal: Signal, text: str) -> dict[str, Any]:
     }
 
 
+def _judge(gw: Gateways, signal: Signal, row: Row | None, now: float) -> tuple[Judgement, Row | None]:
+    """Judge on the row that holds this signal too: of two signals that mean something together, the later
+    one sees both, whoever came first. Raises Conflict when the row changes meanwhile."""
+    policy = gw.cluster.policy
+    view = NodeView.from_row(row) if row else None
+    judgement = judge(signal, view, known=False, policy=policy, now=now)
+    fault = judgement.fault
+    if view is None or row is None or fault is None or judgement.outcome in FORGETTABLE:
+        return judgement, row
+    note = memory_of(signal, view, fault, now)
+    if note is None:
+        return judgement, row
+    row = gw.table.write(row["pk"], row["sk"], sets=note.sets, removes=note.removes, when=note.when)
+    return judge(signal, NodeView.from_row(row), known=False, policy=policy, now=now, fault=fault), row
+
+
+def _opened_before(gw: Gateways, signal: Signal, row: Row, now: float) -> Judgement:
+    judgement = judge(signal, NodeView.from_row(row), known=False, policy=gw.cluster.policy, now=now)
+    return dataclasses.replace(
+        judgement,
+        outcome=Outcome.OPENED,
+        action=Action(row["action"]),
+        rule=str(row.get("rule", "")),
+        reason="it opened the node's last session, which has ended since",
+    )
+
+
 def _ended_already(signal: Signal, row: Row) -> bool:
     """This event opened the node's last session, which is over; only the event's outcome got lost."""
     return row.get("claim_id") == signal.dedupe_key and row.get("phase") not in ACTIVE
 
 
-def _row(gw: Gateways, signal: Signal) -> Row | None:
+def row_of(gw: Gateways, signal: Signal) -> Row | None:
     """The node's row. An id that the ledger does not know is looked up in EC2 once an hour and Lambda
     environment; an agent's own word is worth a look each time, for EC2 may list a new node late."""
     node = signal.node_id
@@ -92,12 +117,12 @@ def _row(gw: Gateways, signal: Signal) -> Row | None:
 
 
 def _act(gw: Gateways, signal: Signal, judgement: Judgement, row: Row, text: str) -> Judgement:
-    acting = judgement.mode is Mode.ACT
-    if judgement.outcome in (Outcome.INVALID, Outcome.NOT_MANAGED):
+    acting = judgement.mode is not Mode.OBSERVE
+    if signal.replay or judgement.outcome in (Outcome.INVALID, Outcome.NOT_MANAGED):
         return judgement
     if signal.kind is Kind.AGENT:
         if signal.code == "node_ready":
-            _node_ready(gw, signal)
+            node_events.ready(gw, signal)
         elif signal.code == "job_step":
             job_events.first_step(gw, signal)
         elif signal.code == "job_exit" and acting and judgement.job_id:
@@ -105,7 +130,7 @@ def _act(gw: Gateways, signal: Signal, judgement: Judgement, row: Row, text: str
     if not acting:
         return judgement
     if judgement.cancels:
-        _cancel(gw, row)
+        node_events.cancel(gw, row)
     elif judgement.outcome is Outcome.OPENED or judgement.raises:
         if replacements.lost_before_ready(gw, row, judgement.reason):
             if said := _said(signal, judgement, row):
@@ -113,28 +138,44 @@ def _act(gw: Gateways, signal: Signal, judgement: Judgement, row: Row, text: str
             reason = f"{judgement.reason}; the incident that launched this node launches another"
             return dataclasses.replace(judgement, outcome=Outcome.JOINED, reason=reason)
         claim = _claim(gw, signal, judgement, row)
-        refusal = gw.breaker.full(gw.clock.now()) if row.get("held_since") and not judgement.raises else ""
+        refusal = _still_full(gw, judgement) if row.get("held_since") and not judgement.raises else ""
         refusal = refusal or opening.open_incident(gw, claim, row, judgement.raises)
         if refusal:
-            _hold(gw, row, _body(gw, text), judgement.reason, refusal)
+            holding.hold(gw, row, judgement.fault, _body(gw, text), judgement.reason, refusal)
             return dataclasses.replace(judgement, outcome=Outcome.HELD, reason=refusal)
+        judgement = _to_be_approved(gw, judgement, row["node_id"])
+    elif judgement.outcome is Outcome.HELD:
+        holding.hold(gw, row, judgement.fault, _body(gw, text), _what(judgement), judgement.reason)
     elif row and (said := _said(signal, judgement, row)):
-        gw.ledger.note_node(row["node_id"], said)
+        row = gw.ledger.note_node(row["node_id"], said)
+    if judgement.outcome is Outcome.JOINED and judgement.fault is not None:
+        approvals.waive(gw, row, judgement.fault.kind)
     return judgement
 
 
-def _hold(gw: Gateways, row: Row, body: dict[str, str], reason: str, refusal: str) -> None:
-    """Keep the event for sweep to repeat, and tell a person once that this node waits."""
-    first = not row.get("held_since")
-    held: dict[Any, Any] = {"held": body, "held_reason": refusal}
-    gw.ledger.note_node(row["node_id"], {**held, "held_since": row.get("held_since") or gw.clock.now()})
-    if first:
-        gw.notices.publish(
-            f"Planaria {gw.cluster.name}: {row['node_id']} is held",
-            f"{row['node_id']} ({row.get('name', '')}) has a fault and is left alone for now.\n"
-            f"Fault: {reason}\nWhy held: {refusal}\n"
-            f"To heal it all the same once the window allows: planaria replace {row['node_id']}\n",
-        )
+def _still_full(gw: Gateways, judgement: Judgement) -> str:
+    """A held node's signal must not claim and be refused again and again; the breaker is only looked at."""
+    fault = judgement.fault
+    if fault is None or ends_anyway(fault.kind, judgement.tells_gone):
+        return ""
+    return gw.breaker.full(gw.clock.now(), fault.detector)
+
+
+def _to_be_approved(gw: Gateways, judgement: Judgement, node: str) -> Judgement:
+    """The incident is claimed and its execution waits for a person."""
+    if judgement.mode is not Mode.APPROVE or judgement.outcome is not Outcome.OPENED:
+        return judgement
+    row = gw.ledger.node(node) or {}
+    if not incident_document(row, ask_first=True)["approval"]:
+        return judgement
+    name = incident_id(node, row["session"])
+    reason = f"{judgement.reason}; it waits for `planaria approve {name}`"
+    return dataclasses.replace(judgement, outcome=Outcome.HELD, reason=reason)
+
+
+def _what(judgement: Judgement) -> str:
+    fault = judgement.fault
+    return f"{judgement.action} ({judgement.rule})" + (f" for {fault.kind} {fault.code}" if fault else "")
 
 
 def _said(signal: Signal, judgement: Judgement, row: Row) -> dict[Any, Any]:
@@ -164,48 +205,6 @@ def _claim(gw: Gateways, signal: Signal, judgement: Judgement, row: Row) -> Clai
     )
 
 
-def _node_ready(gw: Gateways, signal: Signal) -> None:
-    """The agent is up after a boot: note it and answer whoever waits for this node."""
-    assert signal.node_id is not None
-    at = signal.time if signal.time is not None else gw.clock.now()
-    sets: dict[Any, Any] = {
-        "ready_at": at,
-        "check": {"passed": signal.evidence["passed"], "reason": signal.evidence["reason"]},
-        "boot_id": signal.evidence.get("boot_id"),
-    }
-    for name in ("name", "address"):
-        if signal.evidence.get(name):
-            sets[name] = signal.evidence[name]
-    # An agent that only started anew tells of the same boot, which proves no reboot.
-    newer = (missing("ready_at") | below("ready_at", at)) & differs("boot_id", sets["boot_id"])
-    try:
-        row = gw.ledger.note_node(signal.node_id, sets, when=newer)
-    except Conflict as conflict:
-        row = conflict.row or {}
-    waiting = row.get("waiting")
-    if waiting and float(row["ready_at"]) > float(waiting["since"]):
-        gw.ledger.step(waiting["incident_id"], Step.READY, float(row["ready_at"]))
-        gw.workflows.answer(waiting["token"], {"result": "DONE", "reason": "", "node_id": signal.node_id})
-
-
-def _cancel(gw: Gateways, row: Row) -> None:
-    """A healthy report ends its own session, before anything destructive was recorded.
-
-    Stopping the execution calls sweep, which takes back what the session had begun (lambdas/undoing.py).
-    """
-    session = int(row["session"])
-    name = f"{row['node_id']}-{session}"
-    reason = "the node is healthy again"
-    if not gw.ledger.close(row["node_id"], session, Phase.CANCELLED, gw.clock.now(), reason, seen=row):
-        return
-    if row.get("execution_arn"):
-        gw.workflows.stop(row["execution_arn"], "cancelled by a healthy report")
-    gw.breaker.release(name, str((row.get("fault") or {}).get("detector", "unknown")))
-    if row.get("job_id") and not undoing.outstanding(gw.ledger.node(row["node_id"]) or {}):
-        incident = {"job_id": row["job_id"], "node_id": row["node_id"], "incident_id": name}
-        resuming.node_settled(gw, incident, "", "")
-
-
 def _outcome_facts(gw: Gateways, signal: Signal, judgement: Judgement, text: str) -> dict[Any, Any]:
     found: dict[Any, Any] = {
         "event_id": signal.event_id,
@@ -218,10 +217,13 @@ def _outcome_facts(gw: Gateways, signal: Signal, judgement: Judgement, text: str
         "action": judgement.action.value if judgement.action else None,
         "rule": judgement.rule,
         "reason": judgement.reason,
+        "sources": judgement.sources,
         "mode": judgement.mode.value,
         "injected": signal.injected,
     }
-    return {**found, **_body(gw, text)}
+    # What EC2 added to the event: whoever reads the row later must judge on the same facts.
+    looked = {name: signal.evidence[name] for name in looking.ADDED if name in signal.evidence}
+    return {**found, **({"looked": looked} if looked else {}), **_body(gw, text)}
 
 
 def _body(gw: Gateways, text: str) -> dict[str, str]:

@@ -11,13 +11,16 @@ from planaria.core import tags
 from planaria.core.cluster import NodeGroup, Offering
 from planaria.core.errors import CapacityError, PermanentError, Waiting
 from planaria.core.incident import Step, launch_token
-from planaria.core.plans import GONE_STATES, is_gone
+from planaria.core.plans import GONE_STATES, STILL_WORKS, is_gone
 from planaria.core.ports import LaunchRequest
 from planaria.core.table import Conflict, Row, below, equals, missing
 from planaria.wiring import Gateways
 
 LEASE_SECONDS = 10.0
 MOST_LOST = 3
+
+REPLACEMENTS = 8
+"""How many replacements of one scheduler name are remembered, to know that it is not the hardware."""
 
 
 @task
@@ -144,6 +147,7 @@ def _record(
         "health": "Unschedulable",
         "replaces": row["node_id"],
         "lineage": row.get("lineage") or row["node_id"],
+        "replacements": _replacements(row, now),
     }
     try:
         gw.ledger.note_node(instance, dict(new), when=missing("replaces"))
@@ -156,3 +160,11 @@ def _record(
     gw.ledger.note_incident(incident["incident_id"], {"replacement_id": instance})
     gw.ledger.step(incident["incident_id"], Step.LAUNCHED, now, node_id=instance)
     return launch
+
+
+def _replacements(row: Row, now: float) -> list[float]:
+    """When this scheduler name got a new instance for a fault; a planned end or a spot notice is none."""
+    before = list(row.get("replacements", []))
+    if (row.get("fault") or {}).get("kind") in STILL_WORKS:
+        return before
+    return [*before, now][-REPLACEMENTS:]

@@ -61,8 +61,9 @@ def open_resume(
 def stand_down(gw: Gateways, job: Row) -> Fenced:
     """Close a resume that came before news of a node; the heal of the last pending node resumes the job."""
     number = int(job["resume_number"])
-    gw.jobs.close_resume(job["job_id"], number, Phase.CANCELLED, "nodes are being healed", gw.clock.now())
+    # Its incident first: once the resume is closed nobody comes by here again.
     close_own_incident(gw, job, Phase.CANCELLED, "joined: a node of the job is being healed")
+    gw.jobs.close_resume(job["job_id"], number, Phase.CANCELLED, "nodes are being healed", gw.clock.now())
     return Fenced(f"job {job['job_id']} waits for {len(job['pending'])} nodes; the last one resumes it")
 
 

@@ -7,7 +7,7 @@ Urgent ones get a short visibility first, so that a spot notice is not looked at
 from collections.abc import Mapping
 from typing import Any
 
-from lambdas import judging
+from lambdas.batch import Batch
 from lambdas.boundary import logger
 from planaria import wiring
 from planaria.core.errors import PlanariaError
@@ -19,16 +19,21 @@ URGENT_RETRY_SECONDS = (2, 4, 8)
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, list[dict[str, str]]]:
     gw = wiring.gateways()
-    failed = []
-    for record in event["Records"]:
-        try:
-            for outcome in judging.judge_text(gw, record["body"]):
-                logger.info("judged", extra=outcome)
-        except Exception as error:  # noqa: BLE001  any failure means: this record again, the others not
-            logger.exception("a record could not be judged now", extra={"error": type(error).__name__})
-            _soon(gw, record)
-            failed.append({"itemIdentifier": record["messageId"]})
-    return {"batchItemFailures": failed}
+    records = {record["messageId"]: record for record in event["Records"]}
+    failed: dict[str, None] = {}
+    for identity, end in Batch(gw).judge([(name, record["body"]) for name, record in records.items()]):
+        if isinstance(end, Exception):
+            logger.error(
+                "a record could not be judged now",
+                extra={"record": identity, "error": f"{type(end).__name__}: {end}"},
+                exc_info=end,
+            )
+            failed[identity] = None
+        else:
+            logger.info("judged", extra=end)
+    for identity in failed:
+        _soon(gw, records[identity])
+    return {"batchItemFailures": [{"itemIdentifier": identity} for identity in failed]}
 
 
 def _soon(gw: Gateways, record: Mapping[str, Any]) -> None:

@@ -29,7 +29,7 @@ def undo(gw: Gateways, row: Row) -> bool:
         return False
     for job in sorted({row.get("job_id") or "", *row.get("stopped_jobs", [])} - {""}):
         resuming.node_settled(gw, {"job_id": job, "node_id": node, "incident_id": name}, "", "")
-    if gw.clock.now() - float(row.get("ended_at") or 0) < LONGEST_TASK_SECONDS:
+    if gw.clock.now() - float(row.get("closed_at") or 0) < LONGEST_TASK_SECONDS:
         return False
     gw.table.write(
         row["pk"],

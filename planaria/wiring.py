@@ -29,6 +29,7 @@ from planaria.core.ports import (
     Table,
     Workflows,
 )
+from planaria.core.singly import Singly
 from planaria.core.strangers import Strangers
 
 CLUSTER_FILE = Path(__file__).resolve().parent.parent / "cluster.json"
@@ -77,6 +78,10 @@ class Gateways:
         return Strangers()
 
     @functools.cached_property
+    def singly(self) -> Singly:
+        return Singly()
+
+    @functools.cached_property
     def jobs(self) -> JobLedger:
         return JobLedger(self.table)
 
@@ -84,7 +89,9 @@ class Gateways:
     def breaker(self) -> Breaker:
         limits = self.cluster.policy.breaker
         cap = allowed(limits.max_removals, limits.max_share, self.cluster.size)
-        return Breaker(self.table, cap, limits.window_seconds)
+        own = limits.max_per_detector
+        each = None if own is None else allowed(own, limits.max_share, self.cluster.size)
+        return Breaker(self.table, cap, limits.window_seconds, each)
 
     @functools.cached_property
     def fleet(self) -> Fleet:

@@ -1,15 +1,16 @@
 """Signal -> Fault: what an observation means, in the catalogue's words.
 
 Fault.kind is the Signal's kind, except where one kind holds several meanings: an agent's report has the
-probe's word (`xid`, `sxid`, `fallen_off_bus`, `spot_interruption`, `node_ready`, `job`, `agent_<other>`),
-an AWS Health issue is `health_issue`. Fault.code may carry a qualifier after a slash (see catalog).
+probe's word (`xid`, `sxid`, `gpu_ecc`, `node_ready`, `job`, ...; `agent_<word>` where the catalogue has no
+such word), an AWS Health issue is `health_issue`. Fault.code may carry a qualifier after a slash (see
+catalog).
 """
 
 from typing import Any
 
 from planaria.core import kernel_log
-from planaria.core.catalog import WELL, look_up
-from planaria.core.fault import Fault
+from planaria.core.catalog import WELL, look_up, probes
+from planaria.core.fault import ONE_OBSERVER, Fault
 from planaria.core.node import NodeView
 from planaria.core.policy import Policy
 from planaria.core.signal import Kind, Signal
@@ -21,27 +22,30 @@ _DETECTORS = {
     Kind.STATE_CHANGE: "ec2",
     Kind.CAPACITY_END: "ec2",
     Kind.SCHEDULED_EVENT: "health",
-    Kind.STATUS_CHECK: "cloudwatch",
+    Kind.STATUS_CHECK: "ec2_status",
     Kind.NODE_HEALTH: "hyperpod",
+    Kind.NODE_CONDITION: "eks",
     Kind.LIFECYCLE: "autoscaling",
     Kind.AGENT: "agent",
     Kind.UNKNOWN: "unknown",
 }
 
-AGENT_CONFIDENCE = 0.8
-"""One observer's word; AWS about its own machines, and the sweep's look at EC2, are authoritative."""
+_NEEDS_LINE = frozenset({"13", "45", "144", "145", "146", "147", "148", "149", "150", "154"})
 
-_NEEDS_LINE = frozenset({"144", "145", "146", "147", "148", "149", "150", "154"})
+# These say of a node what their own word is, whatever the catalogue calls them.
+_STATUS = frozenset({"spot_interruption", "rebalance", "node_ready", "job"})
 
 
-def classify(signal: Signal, node: NodeView | None, policy: Policy) -> Fault:  # noqa: ARG001 - for overrides
+def classify(signal: Signal, node: NodeView | None, policy: Policy) -> Fault:
     """Total: every signal has a fault, if only one of severity INFO."""
     evidence = signal.evidence
+    family = node.family if node is not None else ""
     detector = _DETECTORS[signal.kind]
+    seen: kernel_log.Observation | None = None
     job_id: str | None = None
     attempt: int | None = None
     if signal.kind is Kind.AGENT:
-        kind, code = _agent(signal.code, evidence)
+        kind, code, seen = _agent(signal.code, evidence)
         detector = f"agent_{kind}" if not kind.startswith("agent_") else "agent"
         if kind == "job":
             job_id, attempt = evidence.get("job_id"), evidence.get("attempt")
@@ -49,27 +53,48 @@ def classify(signal: Signal, node: NodeView | None, policy: Policy) -> Fault:  #
         kind, code = _service(signal, evidence)
         if kind == "health_issue":
             detector = "health"
-    if signal.source == "planaria.sweep":
-        detector = "sweep"
-    deadline = evidence.get("deadline", evidence.get("starts_at"))
+        elif (kind, code) == ("node_health", "silent"):
+            detector = "sweep"
+    entry = look_up(kind, code, family, policy.catalog)
+    pci = str(evidence.get("pci") or "")
+    if pci:
+        pci = seen.pci if seen is not None else kernel_log.pci(pci)
     return Fault(
         kind,
         code,
-        look_up(kind, code, node.family if node is not None else "").severity,
+        entry.severity,
         detector,
-        AGENT_CONFIDENCE if signal.kind is Kind.AGENT else 1.0,
-        deadline,
+        1.0 if entry.proof == "sure" else ONE_OBSERVER,
+        evidence.get("deadline", evidence.get("starts_at")),
         job_id,
         attempt,
+        pci,
+        _place(seen),
+        seen.details.get("cause", "") if seen is not None else "",
     )
 
 
-def observed(observation: kernel_log.Observation, family: str = "") -> Fault:
+def observed(observation: kernel_log.Observation, family: str = "", policy: Policy | None = None) -> Fault:
     """What one kernel-log observation means, on an instance of this family."""
-    severity = look_up(observation.kind, observation.meaning, family).severity
+    overrides = policy.catalog if policy is not None else ()
+    entry = look_up(observation.kind, observation.meaning, family, overrides)
     return Fault(
-        observation.kind, observation.meaning, severity, f"agent_{observation.kind}", AGENT_CONFIDENCE
+        observation.kind,
+        observation.meaning,
+        entry.severity,
+        f"agent_{observation.kind}",
+        1.0 if entry.proof == "sure" else ONE_OBSERVER,
+        pci=observation.pci,
+        place=_place(observation),
+        cause=observation.details.get("cause", ""),
     )
+
+
+def _place(seen: kernel_log.Observation | None) -> str:
+    """The texture processing cluster of an engine exception: where repeats point at the GPU."""
+    if seen is None or "tpc" not in seen.details:
+        return ""
+    return f"gpc{seen.details['gpc']}/tpc{seen.details['tpc']}"
 
 
 def _service(signal: Signal, evidence: dict[str, Any]) -> tuple[str, str]:
@@ -88,30 +113,39 @@ def _service(signal: Signal, evidence: dict[str, Any]) -> tuple[str, str]:
             code += "/unknown"
         elif evidence.get("instances") != 1:
             code += "/ambiguous"
+    elif kind is Kind.NODE_CONDITION and evidence.get("status") == "Unknown":
+        code += "" if code.startswith("Ready/") else "/unknown"
     elif kind is Kind.NODE_HEALTH and evidence.get("status") == "Unhealthy":
         code += f"/{evidence.get('repair') or 'unhealthy'}"
     return kind.value, code
 
 
-def _agent(code: str, evidence: dict[str, Any]) -> tuple[str, str]:
+def _agent(code: str, evidence: dict[str, Any]) -> tuple[str, str, kernel_log.Observation | None]:
     kind = evidence.get("kind")
     match kind:
         case "xid" if code not in _NEEDS_LINE:
-            return "xid", code
+            return "xid", code, None
         case "xid" | "sxid":
-            line = evidence.get("message")
-            seen = kernel_log.read(line) if line else None
-            return kind, seen.meaning if seen is not None and (seen.kind, seen.code) == (kind, code) else code
+            seen = _line(evidence)
+            if seen is None or (seen.kind, seen.code) != (kind, code):
+                return kind, code, None
+            return kind, seen.meaning, seen
         case "fallen_off_bus":
-            return kind, kind
+            return kind, kind, None
         case "spot_notice":
-            return "spot_interruption", code
+            return "spot_interruption", code, None
         case "rebalance":
-            return "rebalance", code
+            return "rebalance", code, None
         case "node_ready":
-            return "node_ready", "ready" if evidence.get("passed") else "failed"
+            return "node_ready", "ready" if evidence.get("passed") else "failed", None
         case "job_exit":
-            return "job", "exit" if evidence.get("exit_code") else "exit/ok"
+            return "job", "exit" if evidence.get("exit_code") else "exit/ok", None
         case "job_step":
-            return "job", "step"
-    return f"agent_{kind}", code
+            return "job", "step", None
+    word = str(kind)
+    return (word if word in probes() and word not in _STATUS else f"agent_{word}"), code, None
+
+
+def _line(evidence: dict[str, Any]) -> kernel_log.Observation | None:
+    line = evidence.get("message")
+    return kernel_log.read(line, driver=evidence.get("driver") or "") if line else None

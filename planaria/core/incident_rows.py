@@ -27,6 +27,7 @@ class IncidentRows:
                 for key in (
                     "node_id",
                     "session",
+                    "claim_id",
                     "action",
                     "mode",
                     "reason",

@@ -5,56 +5,16 @@ step of the claim protocol is one conditional write on one row. One row per sess
 (`INCIDENT#<id>`, `INCIDENT`) never expires; its timeline (`STEP#<step>`) and the events' outcomes do.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
+from planaria.core.claim import RAISED_ATTRIBUTES, SESSION_ATTRIBUTES, Claim
 from planaria.core.errors import Fenced
 from planaria.core.event_rows import EventRows
 from planaria.core.incident import ACTIVE, Phase, execution_name, next_session
 from planaria.core.incident_rows import IncidentRows
 from planaria.core.ports import Table
 from planaria.core.table import Changes, Condition, Conflict, Path, Row, equals, missing, one_of
-
-# What belongs to one session and must not leak into the next fresh one.
-SESSION_ATTRIBUTES = (
-    "launch",
-    "waiting",
-    "execution_arn",
-    "checkpoint",
-    "replacement_id",
-    "outcome_reason",
-    "isolation_asked",
-    "isolation_refused",
-    "stopped_jobs",
-    "supersedes",
-    "replacements_lost",
-    "admitted_by_breaker",
-    "held",
-    "held_since",
-    "held_reason",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What a claimant writes. machine: the state machine that does it; verb: a person's word, else "".
-    claim_id: event id or execution id, the same on every retry.
-    facts: what the event says of the node itself; known only together with the claim, since a node noted as
-    gone before its claim would make the event's redelivery stale.
-    """
-
-    node_id: str
-    claim_id: str
-    action: str
-    reason: str
-    rule: str
-    mode: str
-    detected_at: float
-    fault: Mapping[str, Any] = field(default_factory=dict)
-    machine: str = "heal_node"
-    verb: str = ""
-    facts: Changes = field(default_factory=dict)
 
 
 class Ledger(IncidentRows, EventRows):
@@ -85,9 +45,13 @@ class Ledger(IncidentRows, EventRows):
         """
         seen = seen or {}
         previous = seen.get("session")
+        if seen.get("closing") and seen.get("phase") not in ACTIVE:
+            self.finish_close(
+                seen, now
+            )  # its Task died between the two writes; after this claim nobody could
         if raises and seen.get("phase") in ACTIVE:
             free = equals("session", previous) & one_of("phase", ACTIVE)
-            removes: Sequence[Path] = ("waiting", "execution_arn", "isolation_refused")
+            removes: Sequence[Path] = RAISED_ATTRIBUTES
         else:
             free = missing("session") if previous is None else equals("session", previous)
             idle = missing("phase") | one_of("phase", tuple(p.value for p in Phase if p not in ACTIVE))
@@ -112,6 +76,7 @@ class Ledger(IncidentRows, EventRows):
             "fault_code": claim.fault.get("code"),
             "detected_at": claim.detected_at,
             "opened_at": now,
+            "opened_before": seen.get("opened_at", now),
             "attempt": 1,
             "machine": claim.machine,
             "verb": claim.verb,
@@ -119,7 +84,11 @@ class Ledger(IncidentRows, EventRows):
             **claim.facts,
         }
         if raises and seen.get("phase") in ACTIVE:
-            sets["supersedes"] = {"session": previous, "execution_arn": seen.get("execution_arn", "")}
+            sets["supersedes"] = {
+                "session": previous,
+                "execution_arn": seen.get("execution_arn", ""),
+                "admitted": bool(seen.get("admitted_by_breaker")),
+            }
         key = _key(claim.node_id)
         try:
             row = self.table.write(*key, sets=sets, removes=removes, when=free)
@@ -168,10 +137,13 @@ class Ledger(IncidentRows, EventRows):
             raise Fenced(f"session {session} of {node} is over") from None
 
     def act(self, node: str, session: int, row: Row, name: str, now: float) -> Row:
-        """Record a destructive act before it is done; its effects are then recognised as ours."""
+        """Record a destructive act before it is done; its effects are then recognised as ours, and the next
+        fault of this kind is known to have survived it."""
         if "acts" not in row:
             row = self.write(node, session, sets={"acts": {}}, when=missing("acts"))
-        return self.write(node, session, sets={("acts", name): now})
+        tried = {"at": now, "kind": row.get("fault_kind") or "", "code": row.get("fault_code") or ""}
+        sets: dict[Any, Any] = {("acts", name): now, "tried": {**row.get("tried", {}), name: tried}}
+        return self.write(node, session, sets=sets)
 
     def close(
         self,
@@ -180,21 +152,30 @@ class Ledger(IncidentRows, EventRows):
         outcome: Phase,
         now: float,
         reason: str = "",
-        held: bool = False,
+        held: Row | None = None,
+        well: bool = False,
         seen: Row | None = None,
     ) -> bool:
         """End the session; False when it had ended already. The incident's row is closed in any case.
 
-        held: the breaker refused it, so it never was: its signal is judged anew later and must not be
-        older than the end of a session. seen: close only if no act was recorded since this row was read.
+        held: its row, if the breaker refused it, so that it never was: its signal is judged anew later and
+        must not be older than the end of a session. well: its source reports the node well; what other
+        sources have seen before is not answered by that end. seen: close only if no act was recorded since
+        this row was read.
         """
-        sets: dict[Any, Any] = {"phase": outcome.value, "outcome_reason": reason, "closing": True}
-        if not held:
+        sets: dict[Any, Any] = {
+            "phase": outcome.value, "outcome_reason": reason, "closing": True, "closed_at": now,
+        }  # fmt: skip
+        if held is not None:
+            sets["opened_at"] = held.get("opened_before", now)
+        elif well:
+            sets["cancelling"] = True
+        else:
             sets["ended_at"] = now
         fresh = True
         try:
             # A held session never was: the same event claims anew.
-            removes = ("waiting", "claim_id") if held else ("waiting",)
+            removes = ("waiting", "claim_id") if held is not None else ("waiting",)
             row = self.write(node, session, sets=sets, removes=removes, when=_no_act_since(seen))
         except Conflict:
             return False
@@ -209,8 +190,14 @@ class Ledger(IncidentRows, EventRows):
         }
         self.close_incident_row(node, session, outcome, now, reason, extras)
         if row.get("session") == session:
-            self.table.write(*_key(node), removes=("closing",), when=equals("session", session))
+            self._closed(node, session)
         return fresh
+
+    def _closed(self, node: str, session: int) -> None:
+        try:
+            self.table.write(*_key(node), removes=("closing",), when=equals("session", session))
+        except Conflict:
+            return  # the next session has begun: it has taken the mark away
 
     def finish_close(self, row: Row, now: float) -> None:
         """Close the incident's row where a crash came between the two writes of `close`."""

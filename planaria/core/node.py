@@ -18,6 +18,11 @@ class NodeView:
     detected_at (when the fault was seen), opened_at, claim_id (the event that claimed): of the newest
     session. acts: our own recorded acts, name -> epoch seconds. ended_at: epoch seconds of the last end.
     gone: the ledger has taken notice that the instance is terminated.
+    opted_out: the instance has the tag that tells Planaria to leave it alone.
+    recent, subjects: what was seen on the node lately (core/history.py); has_history: the row has them.
+    tried: by act, the newest one that was done to it and for which fault: {"reboot": {"at": epoch seconds,
+    "kind": str, "code": str}}. openings: when its newest incidents were opened.
+    replacements: when its scheduler name got a new instance.
     """
 
     node_id: str
@@ -42,6 +47,14 @@ class NodeView:
     ended_at: float | None = None
     gone: bool = False
     replaced_by: str = ""
+    ready_at: float | None = None
+    opted_out: bool = False
+    has_history: bool = False
+    recent: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    subjects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tried: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    openings: tuple[float, ...] = ()
+    replacements: tuple[float, ...] = ()
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> "NodeView":
@@ -71,6 +84,14 @@ class NodeView:
             ended_at=_number(row.get("ended_at")),
             gone=row.get("gone") is True,
             replaced_by=_text(row.get("replaced_by")),
+            ready_at=_number(row.get("ready_at")),
+            opted_out=row.get("opted_out") is True,
+            has_history=isinstance(row.get("recent"), Mapping),
+            recent=_maps(row.get("recent")),
+            subjects=_maps(row.get("subjects")),
+            tried=_maps(row.get("tried")),
+            openings=_moments(row.get("openings")),
+            replacements=_moments(row.get("replacements")),
         )
 
     @property
@@ -113,3 +134,14 @@ def _number(value: object) -> float | None:
 def _times(acts: Mapping[Any, Any]) -> dict[str, float]:
     times = {str(name): _number(at) for name, at in acts.items()}
     return {name: at for name, at in times.items() if at is not None}
+
+
+def _maps(value: object) -> dict[str, Mapping[str, Any]]:
+    if not isinstance(value, Mapping):
+        return {}
+    return {str(name): entry for name, entry in value.items() if isinstance(entry, Mapping)}
+
+
+def _moments(value: object) -> tuple[float, ...]:
+    found = map(_number, value) if isinstance(value, list | tuple) else ()
+    return tuple(at for at in found if at is not None)

@@ -68,17 +68,18 @@ def test_stale_comes_before_joined() -> None:
 
 
 def test_joined_comes_before_observed_and_held() -> None:
-    assert judged("agent_xid_13", active("REBOOT"), hold="maintenance").outcome is Outcome.JOINED
+    assert judged("agent_xid_13", active("REBOOT", opted_out=True)).outcome is Outcome.JOINED
     assert judged("ec2_rebalance", active("REBOOT")).outcome is Outcome.JOINED
 
 
 def test_observed_comes_before_held() -> None:
-    assert judged("ec2_rebalance", IDLE, hold="maintenance").outcome is Outcome.OBSERVED
+    assert judged("ec2_rebalance", NodeView(A, opted_out=True)).outcome is Outcome.OBSERVED
 
 
 def test_held_says_why() -> None:
-    end = judged("ec2_spot_terminate", IDLE, hold="maintenance until 18:00")
-    assert (end.outcome, end.action, end.reason) == (Outcome.HELD, Action.REPLACE, "maintenance until 18:00")
+    end = judged("ec2_spot_terminate", NodeView(A, name="demo-1", opted_out=True))
+    assert (end.outcome, end.action) == (Outcome.HELD, Action.REPLACE)
+    assert end.reason.startswith("demo-1 is left alone")
 
 
 def test_an_unknown_event_does_not_join() -> None:
@@ -316,10 +317,10 @@ def test_single_gpus_are_reset_where_policy_allows() -> None:
         ("ec2_spot_terminate", "ec2"),
         ("health_store_drive_backup", "health"),
         ("hyperpod_replace", "hyperpod"),
-        ("alarm_system", "cloudwatch"),
+        ("alarm_system", "ec2_status"),
         ("agent_xid_79", "agent_xid"),
         ("agent_other_probe", "agent"),
-        ("sweep_terminated_by_spot", "sweep"),
+        ("sweep_terminated_by_spot", "ec2"),
         ("gameday_spot", "ec2"),
     ],
 )

@@ -2,13 +2,21 @@
 
 import itertools
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 _ids = itertools.count(1)
 
 
-def event(source: str, detail_type: str, detail: dict[str, Any], at: float, identity: str = "") -> str:
+def event(
+    source: str,
+    detail_type: str,
+    detail: dict[str, Any],
+    at: float,
+    identity: str = "",
+    resources: Sequence[str] = (),
+) -> str:
     return json.dumps(
         {
             "version": "0",
@@ -19,7 +27,7 @@ def event(source: str, detail_type: str, detail: dict[str, Any], at: float, iden
             # AWS cuts times to whole seconds.
             "time": datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "region": "us-east-1",
-            "resources": [],
+            "resources": list(resources),
             "detail": detail,
         }
     )
@@ -75,3 +83,29 @@ def retirement(node: str, at: float) -> str:
         "time": at, "starts_at": at + 86_400, "description": "retirement",
     }  # fmt: skip
     return event("planaria.sweep", "Planaria Sweep Finding", detail, at)
+
+
+def alarm(node: str, metric: str, word: str, at: float, identity: str = "") -> str:
+    """An alarm on one status check; word: ALARM, OK or INSUFFICIENT_DATA."""
+    moment = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f+0000")
+    dimensions = {"InstanceId": node}
+    stat = {"metric": {"namespace": "AWS/EC2", "name": metric, "dimensions": dimensions}, "period": 60}
+    detail = {
+        "alarmName": f"{metric}-{node}",
+        "state": {"value": word, "reason": "Threshold Crossed", "timestamp": moment},
+        "previousState": {"value": "INSUFFICIENT_DATA", "timestamp": moment},
+        "configuration": {"metrics": [{"id": "m0", "metricStat": stat, "returnData": True}]},
+    }
+    return event("aws.cloudwatch", "CloudWatch Alarm State Change", detail, at, identity)
+
+
+def condition(node: str, kind: str, status: str, reason: str, at: float) -> str:
+    """A condition of the Kubernetes node, as sweep or the node's agent passes it on."""
+    moment = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    said = {"type": kind, "status": status, "reason": reason, "message": "", "lastTransitionTime": moment}
+    return event(
+        "planaria.sweep",
+        "EKS Node Monitoring Condition",
+        {"version": 1, "instance_id": node, "condition": said},
+        at,
+    )

@@ -239,11 +239,12 @@ class World:
 
     def judge(self, text: str) -> list[dict[str, Any]]:
         """The outcomes of one event, as triage logs them."""
-        from lambdas import judging
+        from lambdas.batch import Batch
 
         before, self._function = self._function, "triage"
         try:
-            return judging.judge_text(self.gw, text)
+            ends = [end for _, end in Batch(self.gw).judge([("m", text)])]
+            return [end for end in ends if not isinstance(end, Exception)]
         finally:
             self._function = before
 
@@ -382,9 +383,11 @@ class World:
         if self.sweeps and self.now >= self._next_sweep:
             self._next_sweep = self.now + 60.0
             self.sweep()
-            for source, detail_type, detail in self.bus.events:
-                self.send(events.event(source, detail_type, dict(detail), self.now))
+            put = zip(self.bus.events, self.bus.resources, strict=True)
+            for (source, detail_type, detail), resources in list(put):
+                self.send(events.event(source, detail_type, dict(detail), self.now, resources=resources))
             self.bus.events.clear()
+            self.bus.resources.clear()
             did = True
         return did
 

@@ -1,0 +1,41 @@
+"""Conditions that must have lasted before anything is done: sweep judges them anew when their time has come.
+
+Their source reports a change once and then is silent, so nobody else would.
+"""
+
+from lambdas.inventory import SOURCE
+from planaria.core.correlate import due
+from planaria.core.incident import ACTIVE
+from planaria.core.node import NodeView
+from planaria.core.table import Row
+from planaria.wiring import Gateways
+
+AGAIN_SECONDS = 600.0
+"""What was judged and left alone (unconfirmed, held) is judged again after so long."""
+
+
+def raise_again(gw: Gateways, row: Row) -> bool:
+    """Put the lasting conditions of one node on the bus, as findings of sweep; True when there were any."""
+    now = gw.clock.now()
+    if (
+        row.get("phase") in ACTIVE
+        or row.get("gone")
+        or now - float(row.get("raised_at") or 0.0) < AGAIN_SECONDS
+    ):
+        return False
+    findings = [
+        {
+            "version": 1,
+            "instance_id": row["node_id"],
+            "kind": kind,
+            "code": code,
+            "time": now,
+            "description": f"reported bad for {now - since:.0f} s",
+        }
+        for kind, code, since in due(NodeView.from_row(row), now)
+    ]
+    if not findings:
+        return False
+    gw.bus.put(SOURCE, "Planaria Sweep Finding", findings)
+    gw.table.write(row["pk"], row["sk"], sets={"raised_at": now})
+    return True

@@ -1,0 +1,56 @@
+"""What EC2 knows of a node beside the event, looked up once before something is opened."""
+
+import dataclasses
+
+from planaria.core import wanted
+from planaria.core.breaker import KEY
+from planaria.core.errors import TransientError
+from planaria.core.judge import Judgement, Outcome
+from planaria.core.plans import facts
+from planaria.core.signal import Kind, Signal
+from planaria.core.table import Row
+from planaria.wiring import Gateways
+
+ADDED = ("state_reason", "below_size")
+"""Evidence that EC2 adds to a state change."""
+
+
+def needed(signal: Signal, judgement: Judgement, row: Row) -> bool:
+    """Only where an act on a node would follow, and not again for one that is held: a storm that the breaker
+    holds must not ask EC2 about each of its nodes."""
+    if row.get("held_since") and signal.kind is not Kind.STATE_CHANGE:
+        return False
+    return judgement.raises or (judgement.outcome is Outcome.OPENED and judgement.job_id is None)
+
+
+def look(gw: Gateways, signal: Signal, row: Row) -> Signal:
+    """The signal with what EC2 adds to it; a changed opt-out is noted on the node's row.
+
+    That the instance is gone is not noted here: a node known as gone before its claim would make the event
+    stale. Raises TransientError where the answer decides whether a person asked for this end.
+    """
+    node = row["node_id"]
+    try:
+        found = gw.fleet.describe([node])
+    except TransientError:
+        if signal.kind is Kind.STATE_CHANGE:
+            raise
+        return signal  # a warning must not wait for an answer that would only refine it
+    for instance in found:
+        opted_out = facts(instance)["opted_out"]
+        if opted_out != bool(row.get("opted_out")):
+            gw.ledger.note_node(node, {"opted_out": opted_out})
+        if signal.kind is Kind.STATE_CHANGE and instance.state_reason:
+            more = {"state_reason": instance.state_reason, "below_size": _below_size(gw, row)}
+            return dataclasses.replace(signal, evidence={**signal.evidence, **more})
+    return signal
+
+
+def _below_size(gw: Gateways, row: Row) -> bool:
+    """Without this node its group has fewer than it should have. A node of no group counts for none."""
+    name = str(row.get("group", ""))
+    if name not in gw.cluster.node_groups:
+        return False
+    declared = gw.cluster.node_groups[name].size
+    fleet = gw.table.get(*KEY) or {}
+    return wanted.below_size(gw.ledger.nodes(), name, declared, fleet, row["node_id"])
