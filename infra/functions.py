@@ -36,6 +36,7 @@ SPECS: Mapping[str, Spec] = {
     "triage": Spec(10, "Judges health events and starts incidents"),
     "sweep": Spec(50, "Looks at the whole cluster once a minute and at ended executions at once"),
     "begin_incident": Spec(30, "Claims the node and marks the incident as running"),
+    "ask_approval": Spec(30, "Asks a person and keeps the task token until there is an answer"),
     "handle_spot_interruption": Spec(30, "Asks a node that AWS takes back for an emergency checkpoint"),
     "isolate_node": Spec(30, "Takes the node out of scheduling"),
     "launch_replacement": Spec(60, "Launches the replacement instance"),

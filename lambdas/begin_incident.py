@@ -1,13 +1,15 @@
 """State "Begin": take over triage's claim, or claim for a person, and say what the workflow will do."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from lambdas.boundary import Event, Fields, task
 from planaria.core import console, plans
+from planaria.core.claim import Claim
 from planaria.core.errors import Fenced, InvalidInput, PermanentError
 from planaria.core.fault import Action
 from planaria.core.incident import ACTIVE, Phase, Step, incident_id
-from planaria.core.ledger import Claim
+from planaria.core.policy import Mode
 from planaria.core.table import Conflict, Row, equals, missing
 from planaria.wiring import Gateways
 
@@ -16,18 +18,21 @@ from planaria.wiring import Gateways
 def handler(event: Event, gw: Gateways) -> Fields:
     document, execution, machine = event["document"], event["execution"], event["machine"]
     now = gw.clock.now()
+    sets: dict[Any, Any] = {"phase": Phase.RUNNING.value, "execution_arn": execution}
     if isinstance(document, Mapping) and "session" in document:
         node, session = console.session_document(document)
         row = gw.ledger.enter(node, session)
+        gw.ledger.open_incident_row(row)  # sweep may have started what triage had only claimed
     else:
         order = console.node_order(machine, document)
         row = _claim(gw, order, machine, execution, now)
         node, session = order.node_id, int(row["session"])
+        sets["admitted_by_breaker"] = True
     try:
         row = gw.ledger.write(
             node,
             session,
-            sets={"phase": Phase.RUNNING.value, "execution_arn": execution},
+            sets=sets,
             when=missing("execution_arn") | equals("execution_arn", execution),
         )
     except Conflict:
@@ -38,7 +43,8 @@ def handler(event: Event, gw: Gateways) -> Fields:
     job = row.get("job_id") or ""
     if job:
         gw.jobs.wait_for(job, node, name)
-    return {"incident": plans.incident_document(row)}
+    ask_first = gw.cluster.policy.mode is Mode.APPROVE
+    return {"incident": plans.incident_document(row, ask_first)}
 
 
 def _claim(gw: Gateways, order: console.NodeOrder, machine: str, execution: str, now: float) -> Row:
@@ -53,12 +59,15 @@ def _claim(gw: Gateways, order: console.NodeOrder, machine: str, execution: str,
     session = int(row["session"])
     name = incident_id(node, session)
     gw.ledger.step(name, Step.DETECTED, now)
+    if order.override_breaker:
+        gw.ledger.note_incident(name, {"override_breaker": True})
     if order.verb != "launch" and not plans.is_gone(row) and row["phase"] in ACTIVE:
         old = row.get("supersedes") or {}
         before = incident_id(node, old["session"]) if old else ""
-        refusal = gw.breaker.admit(name, "console", now, before)
-        if refusal and not old:
-            gw.ledger.close(node, session, Phase.CANCELLED, now, refusal, held=True)
+        refusal = gw.breaker.admit(name, "console", now, before, order.override_breaker)
+        if refusal and not old.get("admitted"):
+            gw.ledger.end_superseded(row, now)
+            gw.ledger.close(node, session, Phase.CANCELLED, now, refusal, held=row)
             raise PermanentError(refusal)
     superseded = gw.ledger.end_superseded(row, now)
     if superseded and superseded != execution:

@@ -15,7 +15,21 @@ from typing import Annotated
 import typer
 
 import planaria
-from planaria.cli import demo, incidents, jobs, nodes, orders, redrive, sandbox, screen, triage
+from planaria.cli import (
+    approve,
+    breaker,
+    classify_log,
+    demo,
+    incidents,
+    jobs,
+    nodes,
+    orders,
+    redrive,
+    replay,
+    sandbox,
+    screen,
+    triage,
+)
 from planaria.cli.failures import BAD_INPUT, FAILED, sentence
 
 app = typer.Typer(
@@ -27,7 +41,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(sandbox.app, name="sandbox")
-for group in (demo, nodes, incidents, jobs, orders, triage, redrive):
+app.add_typer(breaker.app, name="breaker")
+for group in (demo, nodes, incidents, jobs, orders, approve, triage, classify_log, replay, redrive):
     app.registered_commands += group.app.registered_commands
 app.registered_commands += sandbox.faults.registered_commands
 

@@ -41,6 +41,16 @@ def nodes(
         )
         return
     keys = ("name", "node_id", "instance_type", "zone", "state", "health", "job_id", "incident_id")
-    columns = ("NAME", "ID", "TYPE", "ZONE", "STATE", "HEALTH", "JOB", "INCIDENT")
+    columns: tuple[str, ...] = ("NAME", "ID", "TYPE", "ZONE", "STATE", "HEALTH", "JOB", "INCIDENT")
     rows = [[document[key] for key in keys] for document in documents]
-    screen.console().print(screen.table(columns, rows, fold=("HEALTH", "INCIDENT")))
+    why = [_held(document) for document in documents]
+    if any(why):
+        columns, rows = (*columns, "HELD"), [[*row, held] for row, held in zip(rows, why, strict=True)]
+    screen.console().print(screen.table(columns, rows, fold=("HEALTH", "INCIDENT", "HELD")))
+
+
+def _held(document: records.Document) -> str | None:
+    """Why nothing is done about the node at present."""
+    if document["approval"]:
+        return f"waits for approval until {document['approval']['until']}"
+    return str(document["held"]) if document["held"] else None

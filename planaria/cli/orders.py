@@ -26,6 +26,9 @@ Node = Annotated[
     str, typer.Argument(metavar="NODE", help="An EC2 instance id or a scheduler name.", show_default=False)
 ]
 Reason = Annotated[str, typer.Option(help="Why; it stands in the ledger.", show_default=False)]
+Override = Annotated[
+    bool, typer.Option("--override-breaker", help="Go on also where the breaker would refuse it.")
+]
 Wait = Annotated[bool, typer.Option("--wait", help="Follow the incident to its end.")]
 
 
@@ -33,6 +36,7 @@ Wait = Annotated[bool, typer.Option("--wait", help="Follow the incident to its e
 def replace(
     node: Node,
     reason: Reason = "",
+    override_breaker: Override = False,
     wait: Wait = False,
     as_json: options.Json = False,
     cluster: options.Cluster = options.DEFAULT_CLUSTER,
@@ -43,13 +47,14 @@ def replace(
 
     Example: planaria replace demo-3 --reason "GPU 3 is slow" --wait
     """
-    _order(connect(cluster, folder, aws), "replace", node, reason, wait, as_json)
+    _order(connect(cluster, folder, aws), "replace", node, reason, override_breaker, wait, as_json)
 
 
 @app.command("reboot")
 def reboot(
     node: Node,
     reason: Reason = "",
+    override_breaker: Override = False,
     wait: Wait = False,
     as_json: options.Json = False,
     cluster: options.Cluster = options.DEFAULT_CLUSTER,
@@ -60,13 +65,14 @@ def reboot(
 
     Example: planaria reboot demo-3 --wait
     """
-    _order(connect(cluster, folder, aws), "reboot", node, reason, wait, as_json)
+    _order(connect(cluster, folder, aws), "reboot", node, reason, override_breaker, wait, as_json)
 
 
 @app.command("remove")
 def remove(
     node: Node,
     reason: Reason = "",
+    override_breaker: Override = False,
     wait: Wait = False,
     as_json: options.Json = False,
     cluster: options.Cluster = options.DEFAULT_CLUSTER,
@@ -79,13 +85,21 @@ def remove(
 
     Example: planaria remove demo-4 --reason "the reservation ends"
     """
-    _order(connect(cluster, folder, aws), "remove", node, reason, wait, as_json)
+    _order(connect(cluster, folder, aws), "remove", node, reason, override_breaker, wait, as_json)
 
 
-def _order(target: Target, verb: str, text: str, reason: str, wait: bool, as_json: bool) -> None:
+def _order(
+    target: Target, verb: str, text: str, reason: str, override: bool, wait: bool, as_json: bool
+) -> None:
     gateways = target.gateways
     node = records.find_node(gateways.ledger.nodes(), text)
-    document = {"node_id": node, "action": verb, "reason": reason or f"`planaria {verb}` by {_person()}"}
+    document: dict[str, Any] = {
+        "node_id": node,
+        "action": verb,
+        "reason": reason or f"`planaria {verb}` by {person()}",
+    }
+    if override:
+        document["override_breaker"] = True
     console.node_order("heal_node", document)
     execution, _ = gateways.workflows.start("heal_node", _execution_name(verb, node), document)
     name = _claimed(target, node, execution)
@@ -155,7 +169,8 @@ def _execution_name(verb: str, node: str) -> str:
     return f"cli-{verb}-{node}-{time.time_ns() // 1_000_000}-{os.urandom(3).hex()}"
 
 
-def _person() -> str:
+def person() -> str:
+    """Who runs this command, for the ledger."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

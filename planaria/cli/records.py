@@ -8,6 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from planaria.cli.screen import iso
+from planaria.core import approval
 from planaria.core.errors import InvalidInput
 from planaria.core.incident import ACTIVE, NODE_ID, Step, incident_id
 from planaria.core.plans import is_gone
@@ -66,6 +67,19 @@ def node_document(row: Row, instance: Instance | None) -> Document:
         "replaces": row.get("replaces"),
         "launched_at": iso(row.get("launched_at") or (instance.launched_at if instance else None)),
         "held": row.get("held_reason") if row.get("held") else None,
+        "approval": _waits_for(row),
+    }
+
+
+def _waits_for(row: Row) -> Document | None:
+    """What a person is asked about this node; the task token stays in the ledger."""
+    asked = approval.of(row)
+    if asked is None or "answer" in asked:
+        return None
+    return {
+        "incident_id": incident_id(row["node_id"], row["session"]),
+        "asked_at": iso(asked["asked_at"]),
+        "until": iso(asked["deadline"]),
     }
 
 
@@ -161,6 +175,10 @@ def step_line(head: Row, row: Row) -> Text:
 def step_detail(row: Row) -> str:
     """What a step's row says beside its time."""
     match row["step"]:
+        case "approval_asked":
+            return f"of a person, until {iso(row.get('until'))}"
+        case "approved":
+            return f"by {row.get('by', 'a person')}"
         case "replacement_launched" | "node_joined":
             return str(row.get("node_id", ""))
         case "checkpoint_saved":
@@ -231,6 +249,8 @@ def _next_step(done: set[str], head: Row) -> str:
         return "the job is resumed"
     if "begun" not in done:
         return "the workflow starts"
+    if "approval_asked" in done and "approved" not in done:
+        return f"a person approves it: planaria approve {head['incident_id']}"
     if "isolated" not in done:
         return "the node is isolated"
     for before, after, what in (

@@ -14,6 +14,9 @@ _NODE_EXAMPLE = {
     "isolate_node": '{"node_id": "i-0123456789abcdef0", "reason": "inspect the cables"}',
     "launch_replacement": '{"node_id": "i-0123456789abcdef0", "reason": "the old node was terminated"}',
 }
+_BREAKER = {"heal_node", "isolate_node"}
+"""Machines whose orders meet the breaker."""
+
 _JOB_EXAMPLE = '{"job_id": "gpt-demo", "reason": "resume by hand"}'
 _ACTIONS = {
     "heal_node": {"replace": Action.REPLACE, "reboot": Action.REBOOT, "remove": Action.DRAIN},
@@ -24,12 +27,14 @@ _ACTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class NodeOrder:
-    """verb: the person's word; action: what it is to the ledger and the breaker."""
+    """verb: the person's word; action: what it is to the ledger and the breaker. override_breaker: the
+    removal is counted, and goes on also where the breaker refuses it."""
 
     node_id: str
     verb: str
     action: Action
     reason: str
+    override_breaker: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,8 @@ def node_order(machine: str, document: object) -> NodeOrder:
     """The order in a hand-written document for `machine`; InvalidInput names the wrong field."""
     example = _NODE_EXAMPLE[machine]
     verbs = _ACTIONS[machine]
-    fields = _fields(document, {"node_id", "action", "reason"}, example)
+    known = {"node_id", "action", "reason"} | ({"override_breaker"} if machine in _BREAKER else set())
+    fields = _fields(document, known, example)
     node = _node(fields, machine)
     verb = fields.get("action", next(iter(verbs)) if len(verbs) == 1 else None)
     if not isinstance(verb, str) or verb not in verbs:
@@ -50,7 +56,12 @@ def node_order(machine: str, document: object) -> NodeOrder:
             f"action must be one of {', '.join(sorted(verbs))}, got {verb!r:.40}; "
             f"a right document is {example}"
         )
-    return NodeOrder(node, str(verb), verbs[str(verb)], _reason(fields, example))
+    override = fields.get("override_breaker", False)
+    if not isinstance(override, bool):
+        raise InvalidInput(
+            f"override_breaker must be true or false, got {override!r:.40}; a right document is {example}"
+        )
+    return NodeOrder(node, str(verb), verbs[str(verb)], _reason(fields, example), override)
 
 
 def job_order(document: object) -> JobOrder:

@@ -30,6 +30,8 @@ class Step(StrEnum):
     DETECTED = "detected"
     TRIAGED = "triaged"
     BEGUN = "begun"
+    APPROVAL_ASKED = "approval_asked"
+    APPROVED = "approved"
     CHECKPOINT_ASKED = "checkpoint_asked"
     CHECKPOINT_SAVED = "checkpoint_saved"
     ISOLATED = "isolated"

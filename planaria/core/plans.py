@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from planaria.core.gates import ends_anyway
 from planaria.core.incident import incident_id, isolation_reason
 from planaria.core.ports import Instance
 from planaria.core.table import Row
-from planaria.core.tags import GROUP, NAME
+from planaria.core.tags import GROUP, NAME, OPT_OUT
 
 GONE_STATES = frozenset({"shutting-down", "terminated"})
 
@@ -26,6 +27,7 @@ def facts(instance: Instance) -> dict[Any, Any]:
         "launched_at": instance.launched_at,
         "reservation": instance.reservation,
         "gone": instance.state in GONE_STATES,
+        "opted_out": instance.tags.get(OPT_OUT, "false").lower() != "false",
     }
     if GROUP in instance.tags:
         found["group"] = instance.tags[GROUP]
@@ -45,16 +47,19 @@ def isolated_by(row: Row, mark: str) -> bool:
     return (row.get("isolation") or {}).get("mark") == mark
 
 
-def incident_document(row: Row) -> dict[str, Any]:
+def incident_document(row: Row, ask_first: bool = False) -> dict[str, Any]:
     """The `incident` of heal_node, isolate_node and launch_replacement: references and switches only.
 
-    save: ask the ranks for a checkpoint first (the node still works: a planned end, a spot notice, a
-    person's order). replacement: launch one. reboot: reboot instead. retire: terminate the old instance.
+    ask_first: the policy is that a person approves. approval: one is asked, for nobody has ordered it and AWS
+    leaves the node to us. save: ask the ranks for a checkpoint first (the node still works: a planned end, a
+    spot notice, a person's order). replacement: launch one. reboot: reboot instead. retire: terminate the
+    old instance.
     """
     action, verb = row["action"], row.get("verb", "")
     name = incident_id(row["node_id"], row["session"])
     fault = row.get("fault") or {}
     works = fault.get("kind") in STILL_WORKS or fault.get("severity") != "FATAL"
+    ask = ask_first and not verb and not ends_anyway(str(fault.get("kind")), is_gone(row))
     remove = verb in ("remove", "isolate")
     reboot = action in ("REBOOT", "RESET")
     return {
@@ -66,6 +71,7 @@ def incident_document(row: Row) -> dict[str, Any]:
         "verb": verb,
         "job_id": row.get("job_id") or "",
         "mark": isolation_reason(name),
+        "approval": ask,
         "save": bool(row.get("job_id")) and works and not is_gone(row),
         "replacement": not remove and not reboot,
         "reboot": reboot,

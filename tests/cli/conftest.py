@@ -11,9 +11,9 @@ import pytest
 from lambdas import begin_incident
 from planaria import wiring
 from planaria.cli import main, target
+from planaria.core.claim import Claim
 from planaria.core.cluster import Cluster
 from planaria.core.incident import Phase, Step
-from planaria.core.ledger import Claim
 from planaria.core.ports import Execution
 from planaria.core.table import Row
 from planaria.memory.clock import MemoryClock

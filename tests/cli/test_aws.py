@@ -10,8 +10,8 @@ import pytest
 from moto import mock_aws
 
 from planaria.cli import main, target
+from planaria.core.claim import Claim
 from planaria.core.incident import Phase
-from planaria.core.ledger import Claim
 from planaria.core.tags import CLUSTER, NAME
 from tests.contract.conftest import create_table
 

@@ -36,6 +36,7 @@ def test_nodes(bench: Bench) -> None:
         "replaces": None,
         "launched_at": "2026-11-02T09:14:05.000Z",
         "held": None,
+        "approval": None,
     }
     assert documents[2]["incident_id"] == name
     table = bench.run("nodes").out

@@ -20,6 +20,11 @@ KEYS = {
     "action",
     "reason",
     "rule",
+    "parse",
+    "fault",
+    "catalog",
+    "decision",
+    "judgement",
 }
 NODE = "i-0123456789abcdef0"
 
@@ -45,6 +50,51 @@ def test_json(bench: Bench, spot: Path) -> None:
     assert set(document) == KEYS
     assert (document["file"], document["node_id"]) == (str(spot), NODE)
     assert (document["kind"], document["outcome"]) == ("spot_interruption", "OPENED")
+
+
+def test_json_explains_with_iso_times(bench: Bench, spot: Path) -> None:
+    (document,) = bench.run("triage", "--observe", "--json", str(spot)).json
+    assert document["parse"]["time"] == "2026-11-02T06:34:05.000Z"
+    assert document["fault"]["deadline"] == "2026-11-02T06:36:05.000Z"
+    assert document["catalog"]["rule"] == "spot-interruption" and document["catalog"]["sources"]
+    assert document["judgement"]["mode"] == "act"
+
+
+@pytest.mark.parametrize("time", [1e14, -1e14, "9999-12-31T23:59:59.9999Z"])
+def test_times_that_no_calendar_has(bench: Bench, tmp_path: Path, time: object) -> None:
+    event = {"id": "e", "source": "aws.ec2", "detail-type": "x", "time": time}
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(event))
+    answer = bench.run("triage", "--observe", "--json", str(path))
+    assert answer.status == 0 and answer.json[0]["outcome"] == "OBSERVED"
+    assert bench.run("triage", "--observe", str(path)).status == 0
+
+
+def test_a_single_event_is_explained_to_people(bench: Bench, spot: Path) -> None:
+    shown = bench.run("triage", "--observe", str(spot)).out
+    for word in ("OPENED REPLACE", "parse", "fault", "spot-interruption: REPLACE", "sources:", "outcome"):
+        assert word in shown
+    assert "seen 2026-11-02T06:34:05.000Z" in shown and "gone by 2026-11-02T06:36:05.000Z" in shown
+    assert "parse" not in bench.run("triage", "--observe", "--brief", str(spot)).out
+
+
+def test_several_events_are_a_table_unless_explained(bench: Bench, spot: Path) -> None:
+    two = (str(spot), str(spot))
+    assert "parse" not in bench.run("triage", "--observe", *two).out
+    assert bench.run("triage", "--observe", "--explain", *two).out.count("sources:") == 2
+
+
+def test_what_is_invalid_is_explained_too(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "no.json"
+    path.write_text("no json")
+    shown = bench.run("triage", "--observe", str(path)).out
+    assert "INVALID" in shown and "the event is not JSON" in shown and "fault" not in shown
+
+
+def test_the_cluster_file_has_two_names(bench: Bench, spot: Path, tmp_path: Path) -> None:
+    for option in ("--cluster", "--cluster-file"):
+        refused = bench.run("triage", "--observe", option, str(tmp_path / "none.yaml"), str(spot))
+        assert refused.status == 2 and "none.yaml" in refused.err
 
 
 def test_a_table_for_people(bench: Bench, spot: Path) -> None:

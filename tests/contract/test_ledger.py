@@ -5,10 +5,11 @@ import threading
 import pytest
 
 from planaria.core.breaker import Breaker, allowed
+from planaria.core.claim import Claim
 from planaria.core.errors import Fenced
 from planaria.core.incident import Phase, Step
 from planaria.core.job_ledger import JobLedger
-from planaria.core.ledger import Claim, Ledger
+from planaria.core.ledger import Ledger
 from planaria.core.ports import Table
 from planaria.core.table import Conflict, Row
 

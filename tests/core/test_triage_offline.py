@@ -1,4 +1,5 @@
 import json
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +7,7 @@ import pytest
 
 from planaria.core.errors import InvalidInput
 from planaria.core.signal import Kind
+from planaria.sandbox.world import DEMO_CLUSTER
 from planaria.triage_offline import run
 
 EVENTS = Path(__file__).parents[1] / "events"
@@ -23,6 +25,11 @@ KEYS = [
     "action",
     "reason",
     "rule",
+    "parse",
+    "fault",
+    "catalog",
+    "decision",
+    "judgement",
 ]
 
 
@@ -50,7 +57,7 @@ def test_the_object_is_the_contracts() -> None:
 
 def test_kinds_are_the_contracts_words() -> None:
     words = "spot_interruption rebalance state_change capacity_end scheduled_event "
-    words += "status_check node_health lifecycle agent unknown"
+    words += "status_check node_health node_condition lifecycle agent unknown"
     assert [kind.value for kind in Kind] == words.split()
 
 
@@ -88,9 +95,61 @@ def test_a_sequence_has_memory() -> None:
     ]
 
 
-def test_a_healthy_report_ends_its_session_in_a_sequence() -> None:
-    results = run(files("hyperpod_reboot", "hyperpod_healthy", "hyperpod_replace"), sequence=True)
+def later(name: str, seconds: int) -> Any:
+    """A recorded event, so many seconds later and with an id of its own."""
+    event = json.loads((EVENTS / f"{name}.json").read_text())
+    moment = datetime.fromisoformat(event["time"]) + timedelta(seconds=seconds)
+    return event | {"id": f"{name}+{seconds}", "time": moment.strftime("%Y-%m-%dT%H:%M:%SZ")}
+
+
+def test_a_healthy_report_ends_its_session_in_a_sequence(tmp_path: Path) -> None:
+    told = [later("hyperpod_reboot", 0), later("hyperpod_healthy", 5), later("hyperpod_replace", 9)]
+    paths = [write(tmp_path / f"{number}.json", event) for number, event in enumerate(told)]
+    results = run(paths, sequence=True)
     assert ends(results) == [("OPENED", "REBOOT"), ("JOINED", "MONITOR"), ("OPENED", "REPLACE")]
+    assert [result["judgement"]["cancels"] for result in results] == [False, True, False]
+
+
+def test_the_events_of_one_file_share_a_memory(tmp_path: Path) -> None:
+    told = [later("hyperpod_reboot", seconds) for seconds in (0, 0, 60)]
+    results = run([write(tmp_path / "list.json", told)])
+    assert [result["outcome"] for result in results] == ["OPENED", "DUPLICATE", "JOINED"]
+    assert ends(run([write(tmp_path / "one.json", told[2])])) == [("OPENED", "REBOOT")]
+
+
+def test_a_fault_that_repeats_within_a_file_means_more(tmp_path: Path) -> None:
+    """An engine exception at the same place of the same GPU is the application's once, the GPU's twice."""
+    told = [later("agent_xid_13", seconds) for seconds in (0, 3600)]
+    told[1]["detail"]["time"] += 3600
+    results = run([write(tmp_path / "list.json", told)])
+    assert ends(results) == [("OBSERVED", "MONITOR"), ("OPENED", "REBOOT")]
+    assert [result["rule"] for result in results] == ["xid-13", "xid-13-same-tpc"]
+    assert results[1]["catalog"]["rule"] == "xid-13" and results[1]["decision"]["sources"]
+
+
+def test_a_cluster_that_only_observes_opens_no_session(tmp_path: Path) -> None:
+    content = DEMO_CLUSTER.read_text().replace("mode: act", "mode: observe")
+    cluster = write(tmp_path / "cluster.yaml", content)
+    told = write(tmp_path / "list.json", [later("hyperpod_reboot", 0), later("hyperpod_reboot", 600)])
+    results = run([told], cluster=cluster)
+    assert ends(results) == [("OPENED", "REBOOT")] * 2
+    assert [result["judgement"]["mode"] for result in results] == ["observe"] * 2
+
+
+def test_a_replay_of_eventbridge_claims_nothing() -> None:
+    results = run(files("ec2_spot_replayed", "ec2_spot_terminate"), sequence=True)
+    assert ends(results) == [("OPENED", "REPLACE")] * 2
+    assert [result["judgement"]["mode"] for result in results] == ["observe", "act"]
+
+
+def test_each_signal_is_explained(tmp_path: Path) -> None:
+    (result,) = run(files("agent_xid_79"))
+    assert result["parse"]["evidence"]["kind"] == "xid"
+    assert result["catalog"]["rule"] == result["decision"]["rule"] == result["rule"] == "xid-79"
+    assert result["decision"]["reason"] == result["reason"]
+    assert result["decision"]["sources"]
+    (invalid,) = run([write(tmp_path / "x.json", "no json")])
+    assert (invalid["fault"], invalid["catalog"]) == (None, None)
 
 
 def test_acts_of_the_inventory_cover_their_effects(tmp_path: Path) -> None:
