@@ -1,7 +1,8 @@
 """`planaria triage --observe`: event files judged without AWS, against a ledger that lives in memory.
 
-Every file begins with an empty ledger; with `sequence` the ledger is kept from file to file. Nothing is
-ever acted on, so no act of ours is recorded, except those that the inventory brings along.
+The events of one file share that memory: what an earlier one opened, told or repeated is known to a later
+one. Every file begins with an empty ledger; with `sequence` it is kept from file to file. Nothing is ever
+acted on, so no act of ours is recorded, except those that the inventory brings along.
 """
 
 import json
@@ -11,13 +12,12 @@ from typing import Any
 
 from planaria.core.affected import affected
 from planaria.core.errors import InvalidInput
-from planaria.core.fault import Action
-from planaria.core.judge import Judgement, Outcome, judge
-from planaria.core.node import NodeView
+from planaria.core.explain import Explanation, explain
 from planaria.core.parsers import parse, parse_text
 from planaria.core.parsers.envelope import instance_id, when
 from planaria.core.policy import Policy
 from planaria.core.signal import Signal
+from planaria.offline_ledger import OfflineLedger
 
 Row = dict[str, Any]
 
@@ -27,6 +27,7 @@ def run(
 ) -> list[dict[str, Any]]:
     """One object per event and affected node, in the order of files, then events, then entities.
 
+    Each has the outcome in few words first, then its explanation (core/explain.py) as nested objects.
     inventory: JSON list of `node_id`, `instance_type`, `state`, `job_id`, `launched_at`,
     `capacity_reservation_id` (optional: `acts`); without it every instance that an event names is managed.
     cluster: a cluster file, for its policy. Raises InvalidInput, one sentence, for a file that is missing or
@@ -34,68 +35,34 @@ def run(
     """
     nodes = _inventory(inventory) if inventory is not None else None
     policy = _policy(cluster)
-    ledger = _Ledger(nodes, policy)
+    judge = _Judge(nodes, policy)
     results: list[dict[str, Any]] = []
     for file in files:
         content = _read(file)
         if not sequence:
-            ledger = _Ledger(nodes, policy)
+            judge = _Judge(nodes, policy)
         for signal in _signals(content):
-            each = affected(signal, ledger.views())
-            results.extend(_printed(file, one, ledger.judge(one)) for one in each)
+            each = affected(signal, judge.offline.views())
+            results.extend(_printed(file, judge.judge(one)) for one in each)
     return results
 
 
-class _Ledger:
+class _Judge:
     def __init__(self, nodes: Mapping[str, Row] | None, policy: Policy) -> None:
-        self._policy = policy
-        self._rows = {node_id: dict(row) for node_id, row in (nodes or {}).items()}
+        self.offline = OfflineLedger(policy)
         self._everyone = nodes is None
-        self._known: set[str] = set()
         self._now = 0.0
+        for node_id, row in (nodes or {}).items():
+            self.offline.ledger.note_node(node_id, row)
 
-    def views(self) -> list[NodeView]:
-        return [NodeView.from_row(row) for row in self._rows.values()]
-
-    def judge(self, signal: Signal) -> Judgement:
+    def judge(self, signal: Signal) -> Explanation:
         # The time of the event stands for the clock, so that old recordings are judged as they were live.
         self._now = signal.time if signal.time is not None else self._now
-        row = self._row(signal.node_id)
-        judgement = judge(
-            signal,
-            NodeView.from_row(row) if row is not None else None,
-            known=signal.dedupe_key in self._known,
-            policy=self._policy,
-            now=self._now,
-        )
-        if judgement.outcome not in (Outcome.INVALID, Outcome.NOT_MANAGED):
-            self._known.add(signal.dedupe_key)
-        if row is not None:
-            self._remember(row, signal, judgement)
-        return judgement
-
-    def _row(self, node_id: str | None) -> Row | None:
-        if node_id is not None and self._everyone:
-            self._rows.setdefault(node_id, {"node_id": node_id, "managed": True})
-        return self._rows.get(node_id) if node_id is not None else None
-
-    def _remember(self, row: Row, signal: Signal, judgement: Judgement) -> None:
-        opened = judgement.outcome is Outcome.OPENED and judgement.action is not Action.MONITOR
-        if (opened or judgement.raises) and judgement.action is not None and judgement.fault is not None:
-            row |= {
-                "session": max(int(self._now * 1000), row.get("session", 0) + 1),
-                "phase": "RUNNING",
-                "action": judgement.action.value,
-                "fault_kind": judgement.fault.kind,
-                "fault_code": judgement.fault.code,
-                "detected_at": self._now,
-                "opened_at": self._now,
-                "claim_id": signal.dedupe_key,
-            }
-        elif judgement.cancels:
-            row |= {"phase": "CANCELLED", "ended_at": self._now}
-        if judgement.tells_gone:
-            row["gone"] = True
+        ledger, node_id = self.offline.ledger, signal.node_id
+        if node_id is not None and self._everyone and ledger.node(node_id) is None:
+            ledger.note_node(node_id, {})
+        judgement, view = self.offline.judge(signal, self._now)
+        return explain(signal, view, self.offline.policy, judgement)
 
 
 def _signals(content: bytes) -> list[Signal]:
@@ -107,7 +74,8 @@ def _signals(content: bytes) -> list[Signal]:
     return [signal for event in events for signal in parse(event)]
 
 
-def _printed(file: Path, signal: Signal, judgement: Judgement) -> dict[str, Any]:
+def _printed(file: Path, explanation: Explanation) -> dict[str, Any]:
+    signal, judgement = explanation.signal, explanation.judgement
     return {
         "file": str(file),
         "event_id": signal.event_id,
@@ -120,6 +88,7 @@ def _printed(file: Path, signal: Signal, judgement: Judgement) -> dict[str, Any]
         "action": judgement.action.value if judgement.action is not None else None,
         "reason": judgement.reason,
         "rule": judgement.rule,
+        **explanation.document(),
     }
 
 
@@ -156,10 +125,23 @@ def _inventory(path: Path) -> dict[str, Row]:
                 "i-0123456789abcdef0."
             )
         rows[node_id] = {
-            **entry,
+            **{key: entry[key] for key in _INVENTORY if key in entry},
             "managed": True,
             "launched_at": when(entry.get("launched_at")),
             "reservation": entry.get("capacity_reservation_id"),
             "gone": entry.get("state") == "terminated",
         }
     return rows
+
+
+_INVENTORY = (
+    "node_id",
+    "name",
+    "group",
+    "instance_type",
+    "state",
+    "lifecycle",
+    "job_id",
+    "acts",
+    "opted_out",
+)

@@ -1,0 +1,205 @@
+"""A cluster's ledger in memory, for events that are judged away from the cluster.
+
+What triage would do about a judgement is noted as done (a session is claimed, cancelled, superseded, held by
+the breaker), by the ledger's own code; nothing outside is touched and no act of ours is ever recorded here by
+a judgement. Whoever has more to tell of the course of events (recorded ends, acts) writes it into `ledger`.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from planaria.core.breaker import Breaker
+from planaria.core.claim import Claim
+from planaria.core.fault import Action
+from planaria.core.gates import ends_anyway
+from planaria.core.incident import ACTIVE, Phase, incident_id
+from planaria.core.judge import Judgement, Outcome, judge, memory_of
+from planaria.core.ledger import Ledger
+from planaria.core.node import NodeView
+from planaria.core.plans import incident_document, is_gone
+from planaria.core.policy import Mode, Policy
+from planaria.core.signal import Kind, Signal
+from planaria.core.table import Conflict, Row, below, differs, missing
+from planaria.memory.table import MemoryTable
+
+OPENINGS = 8
+"""How many of a node's incidents are remembered, as triage does."""
+
+_FORGETTABLE = frozenset({Outcome.NOT_MANAGED, Outcome.DUPLICATE, Outcome.COVERED, Outcome.STALE})
+_UNRECORDED = frozenset({Outcome.INVALID, Outcome.NOT_MANAGED})
+
+
+class OfflineLedger:
+    """cap: removals that the breaker allows; None judges without a breaker."""
+
+    def __init__(self, policy: Policy, cap: int | None = None) -> None:
+        self.policy = policy
+        self.table = MemoryTable()
+        self.ledger = Ledger(self.table)
+        self.breaker: Breaker | None = None
+        if cap is not None:
+            self.breaker = Breaker(self.table, cap, policy.breaker.window_seconds)
+        self._known: set[str] = set()
+
+    def views(self) -> list[NodeView]:
+        return [NodeView.from_row(row) for row in self.ledger.nodes()]
+
+    def judge(self, signal: Signal, now: float) -> tuple[Judgement, NodeView | None]:
+        """The judgement, and the node as the judge saw it. now: epoch seconds of the judgement."""
+        row = self.ledger.node(signal.node_id) if signal.node_id is not None else None
+        known = signal.dedupe_key in self._known
+        judgement, row = self._judge(signal, row, known, now)
+        view = NodeView.from_row(row) if row is not None else None
+        if judgement.outcome not in _UNRECORDED:
+            self._known.add(signal.dedupe_key)
+        if row is not None and judgement.outcome is not Outcome.DUPLICATE:
+            judgement = self._note(signal, judgement, row, now)
+        return judgement, view
+
+    def _judge(
+        self, signal: Signal, row: Row | None, known: bool, now: float
+    ) -> tuple[Judgement, Row | None]:
+        """On the row that remembers this signal too (core/history.py), unless it is no news of the node."""
+        view = NodeView.from_row(row) if row is not None else None
+        judgement = judge(signal, view, known=known, policy=self.policy, now=now)
+        fault = judgement.fault
+        if row is None or view is None or fault is None or judgement.outcome in _FORGETTABLE:
+            return judgement, row
+        note = memory_of(signal, view, fault, now)
+        if note is None:
+            return judgement, row
+        row = self.table.write(row["pk"], row["sk"], note.sets, note.removes, when=note.when)
+        view = NodeView.from_row(row)
+        return judge(signal, view, known=known, policy=self.policy, now=now, fault=fault), row
+
+    def _note(self, signal: Signal, judgement: Judgement, row: Row, now: float) -> Judgement:
+        """What triage would have done about it, as far as the ledger goes."""
+        if signal.replay or judgement.outcome in _UNRECORDED:
+            return judgement
+        if signal.kind is Kind.AGENT and signal.code == "node_ready":
+            self._ready(signal, now)
+        if judgement.mode is Mode.OBSERVE:
+            return judgement
+        opened = judgement.outcome is Outcome.OPENED and judgement.action is not Action.MONITOR
+        if judgement.cancels:
+            self._cancel(row, now)
+        elif opened or judgement.raises:
+            return self._open(signal, judgement, row, now)
+        elif judgement.outcome is Outcome.HELD:
+            self._hold(row, now)
+        elif said := _said(signal, judgement, row):
+            self.ledger.note_node(row["node_id"], said)
+        return judgement
+
+    def _open(self, signal: Signal, judgement: Judgement, row: Row, now: float) -> Judgement:
+        if self._lost_before_ready(row):
+            facts = {**_said(signal, judgement, row), "lost": judgement.reason}
+            self.ledger.note_node(row["node_id"], facts)
+            reason = f"{judgement.reason}; the incident that launched this node launches another"
+            return dataclasses.replace(judgement, outcome=Outcome.JOINED, raises=False, reason=reason)
+        assert judgement.action is not None and judgement.fault is not None
+        claim = Claim(
+            node_id=row["node_id"],
+            claim_id=signal.dedupe_key,
+            action=judgement.action.value,
+            reason=judgement.reason,
+            rule=judgement.rule,
+            mode=judgement.mode.value,
+            detected_at=signal.time if signal.time is not None else now,
+            fault={k: v for k, v in dataclasses.asdict(judgement.fault).items() if v is not None},
+            facts=_said(signal, judgement, row),
+        )
+        waits = bool(row.get("held_since")) and not judgement.raises
+        refusal = self._still_full(judgement, now) if waits else ""
+        refusal = refusal or self.claim(claim, row, now, judgement.raises)
+        if refusal:
+            self._hold(row, now)
+            return dataclasses.replace(judgement, outcome=Outcome.HELD, reason=refusal)
+        return self._to_be_approved(judgement, row["node_id"])
+
+    def _hold(self, row: Row, now: float) -> None:
+        self.ledger.note_node(row["node_id"], {"held_since": row.get("held_since") or now})
+
+    def _still_full(self, judgement: Judgement, now: float) -> str:
+        """What is held already does not claim and is refused again and again."""
+        fault = judgement.fault
+        if self.breaker is None or fault is None or ends_anyway(fault.kind, judgement.tells_gone):
+            return ""
+        return self.breaker.full(now, fault.detector)
+
+    def _to_be_approved(self, judgement: Judgement, node: str) -> Judgement:
+        """The incident is claimed and waits for a person."""
+        if judgement.mode is not Mode.APPROVE or judgement.outcome is not Outcome.OPENED:
+            return judgement
+        row = self.ledger.node(node) or {}
+        if not incident_document(row, ask_first=True)["approval"]:
+            return judgement
+        name = incident_id(node, row["session"])
+        reason = f"{judgement.reason}; it waits for `planaria approve {name}`"
+        return dataclasses.replace(judgement, outcome=Outcome.HELD, reason=reason)
+
+    def _lost_before_ready(self, row: Row) -> bool:
+        """A replacement that was not admitted yet belongs to the incident that launched it."""
+        if row.get("lost"):
+            return True
+        parent = self.ledger.node(str(row["replaces"])) if row.get("replaces") else None
+        return parent is not None and parent.get("phase") in ACTIVE and not row.get("admitted_at")
+
+    def claim(self, claim: Claim, row: Row, now: float, raises: bool = False) -> str:
+        """Open a session; why the breaker holds it, "" when it is open."""
+        claimed = self.ledger.claim(claim, row, now, raises)
+        refusal = self._admit(claimed, now)
+        if refusal:
+            self.ledger.close(claim.node_id, claimed["session"], Phase.CANCELLED, now, refusal, held=claimed)
+        else:
+            self.ledger.end_superseded(claimed, now)
+        return refusal
+
+    def _admit(self, row: Row, now: float) -> str:
+        """As the deployed triage asks: not for a node that AWS takes in any case, nor for one that an
+        admitted session has taken out already."""
+        old, fault = row.get("supersedes") or {}, row.get("fault") or {}
+        if ends_anyway(str(fault.get("kind", "")), is_gone(row)):
+            return ""
+        name = incident_id(row["node_id"], row["session"])
+        before = incident_id(row["node_id"], old["session"]) if old else ""
+        refusal = self.breaker.admit(name, _detector(row), now, before) if self.breaker is not None else ""
+        if refusal and not old.get("admitted"):
+            return refusal
+        sets: dict[Any, Any] = {"admitted_by_breaker": True}
+        if not old:
+            sets["openings"] = [*row.get("openings", []), float(row["opened_at"])][-OPENINGS:]
+        self.ledger.write(row["node_id"], row["session"], sets)
+        return ""
+
+    def _cancel(self, row: Row, now: float) -> None:
+        session = int(row["session"])
+        reason = "the node is healthy again"
+        self.ledger.close(row["node_id"], session, Phase.CANCELLED, now, reason, well=True)
+        if self.breaker is not None:
+            self.breaker.release(incident_id(row["node_id"], session), _detector(row))
+
+    def _ready(self, signal: Signal, now: float) -> None:
+        assert signal.node_id is not None
+        at = signal.time if signal.time is not None else now
+        boot = signal.evidence.get("boot_id")
+        newer = (missing("ready_at") | below("ready_at", at)) & differs("boot_id", boot)
+        try:
+            self.ledger.note_node(signal.node_id, {"ready_at": at, "boot_id": boot}, when=newer)
+        except Conflict:
+            return
+
+
+def _detector(row: Mapping[str, Any]) -> str:
+    return str((row.get("fault") or {}).get("detector", "unknown"))
+
+
+def _said(signal: Signal, judgement: Judgement, row: Row) -> dict[Any, Any]:
+    """EC2's own word about the instance. What is held comes again, so it may not make itself stale."""
+    if signal.kind is not Kind.STATE_CHANGE or row.get("gone"):
+        return {}
+    if judgement.outcome is Outcome.STALE and not judgement.tells_gone:
+        return {}
+    gone = judgement.tells_gone and judgement.outcome is not Outcome.HELD
+    return {"state": signal.code, "gone": gone}
