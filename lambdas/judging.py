@@ -5,14 +5,12 @@ import hashlib
 from typing import Any
 
 from lambdas import approvals, holding, job_events, looking, node_events, opening, replacements
-from planaria.core import parsers
-from planaria.core.claim import Claim
+from planaria.core import claiming, parsers
 from planaria.core.fault import Action
-from planaria.core.gates import ends_anyway
-from planaria.core.incident import ACTIVE, incident_id
+from planaria.core.incident import ACTIVE
 from planaria.core.judge import Judgement, Outcome, judge, memory_of
 from planaria.core.node import NodeView
-from planaria.core.plans import facts, incident_document
+from planaria.core.plans import facts
 from planaria.core.policy import Mode
 from planaria.core.signal import Kind, Signal
 from planaria.core.table import Conflict, Row
@@ -133,76 +131,31 @@ def _act(gw: Gateways, signal: Signal, judgement: Judgement, row: Row, text: str
         node_events.cancel(gw, row)
     elif judgement.outcome is Outcome.OPENED or judgement.raises:
         if replacements.lost_before_ready(gw, row, judgement.reason):
-            if said := _said(signal, judgement, row):
+            if said := claiming.said(signal, judgement, row):
                 gw.ledger.note_node(row["node_id"], said)
             reason = f"{judgement.reason}; the incident that launched this node launches another"
             return dataclasses.replace(judgement, outcome=Outcome.JOINED, reason=reason)
-        claim = _claim(gw, signal, judgement, row)
-        refusal = _still_full(gw, judgement) if row.get("held_since") and not judgement.raises else ""
+        now = gw.clock.now()
+        claim = claiming.claim_of(signal, judgement, row, now)
+        refusal = claiming.still_held(gw.breaker, judgement, row, now)
         refusal = refusal or opening.open_incident(gw, claim, row, judgement.raises)
         if refusal:
             holding.hold(gw, row, judgement.fault, _body(gw, text), judgement.reason, refusal)
             return dataclasses.replace(judgement, outcome=Outcome.HELD, reason=refusal)
-        judgement = _to_be_approved(gw, judgement, row["node_id"])
+        if judgement.mode is Mode.APPROVE:
+            judgement = claiming.to_be_approved(judgement, gw.ledger.node(row["node_id"]) or {})
     elif judgement.outcome is Outcome.HELD:
         holding.hold(gw, row, judgement.fault, _body(gw, text), _what(judgement), judgement.reason)
-    elif row and (said := _said(signal, judgement, row)):
+    elif row and (said := claiming.said(signal, judgement, row)):
         row = gw.ledger.note_node(row["node_id"], said)
     if judgement.outcome is Outcome.JOINED and judgement.fault is not None:
         approvals.waive(gw, row, judgement.fault.kind)
     return judgement
 
 
-def _still_full(gw: Gateways, judgement: Judgement) -> str:
-    """A held node's signal must not claim and be refused again and again; the breaker is only looked at."""
-    fault = judgement.fault
-    if fault is None or ends_anyway(fault.kind, judgement.tells_gone):
-        return ""
-    return gw.breaker.full(gw.clock.now(), fault.detector)
-
-
-def _to_be_approved(gw: Gateways, judgement: Judgement, node: str) -> Judgement:
-    """The incident is claimed and its execution waits for a person."""
-    if judgement.mode is not Mode.APPROVE or judgement.outcome is not Outcome.OPENED:
-        return judgement
-    row = gw.ledger.node(node) or {}
-    if not incident_document(row, ask_first=True)["approval"]:
-        return judgement
-    name = incident_id(node, row["session"])
-    reason = f"{judgement.reason}; it waits for `planaria approve {name}`"
-    return dataclasses.replace(judgement, outcome=Outcome.HELD, reason=reason)
-
-
 def _what(judgement: Judgement) -> str:
     fault = judgement.fault
     return f"{judgement.action} ({judgement.rule})" + (f" for {fault.kind} {fault.code}" if fault else "")
-
-
-def _said(signal: Signal, judgement: Judgement, row: Row) -> dict[Any, Any]:
-    """EC2's own word about the instance; a state never goes back from gone."""
-    if signal.kind is not Kind.STATE_CHANGE or (
-        judgement.outcome is Outcome.STALE and not judgement.tells_gone
-    ):
-        return {}
-    if row.get("gone"):
-        return {}
-    return {"state": signal.code, "gone": judgement.tells_gone}
-
-
-def _claim(gw: Gateways, signal: Signal, judgement: Judgement, row: Row) -> Claim:
-    assert signal.node_id is not None and judgement.action is not None and judgement.fault is not None
-    fault = {k: v for k, v in dataclasses.asdict(judgement.fault).items() if v is not None}
-    return Claim(
-        node_id=signal.node_id,
-        claim_id=signal.dedupe_key,
-        action=judgement.action.value,
-        reason=judgement.reason,
-        rule=judgement.rule,
-        mode=judgement.mode.value,
-        detected_at=signal.time if signal.time is not None else gw.clock.now(),
-        fault=fault,
-        facts=_said(signal, judgement, row),
-    )
 
 
 def _outcome_facts(gw: Gateways, signal: Signal, judgement: Judgement, text: str) -> dict[Any, Any]:

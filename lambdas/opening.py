@@ -4,16 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from lambdas.ending import escalate, give_back
+from planaria.core import claiming
 from planaria.core.claim import Claim
-from planaria.core.gates import ends_anyway
 from planaria.core.incident import ACTIVE, Phase, Step, execution_name, incident_id
-from planaria.core.plans import incident_document, is_gone
+from planaria.core.plans import incident_document
 from planaria.core.ports import Execution
 from planaria.core.table import Conflict, Row, equals
 from planaria.wiring import Gateways
-
-OPENINGS = 8
-"""How many of a node's incidents are remembered, to know a repeat offender."""
 
 
 def open_incident(gw: Gateways, claim: Claim, seen: Row, raises: bool) -> str:
@@ -32,7 +29,7 @@ def go_on(gw: Gateways, row: Row) -> str:
     if row.get("phase") not in ACTIVE:
         return ""
     now, name = gw.clock.now(), incident_id(row["node_id"], row["session"])
-    refusal = "" if row["phase"] == Phase.RUNNING else _admit(gw, row, name, now)
+    refusal = "" if row["phase"] == Phase.RUNNING else claiming.admit(gw.ledger, gw.breaker, row, now)
     if refusal:
         if superseded := gw.ledger.end_superseded(row, now):
             gw.workflows.stop(superseded, f"superseded by session {row['session']}")
@@ -45,23 +42,6 @@ def go_on(gw: Gateways, row: Row) -> str:
         gw.workflows.stop(superseded, f"superseded by session {row['session']}")
     start(gw, row)
     gw.ledger.step(name, Step.TRIAGED, gw.clock.now())
-    return ""
-
-
-def _admit(gw: Gateways, row: Row, name: str, now: float) -> str:
-    """Why the breaker holds this session. It never holds one whose node is gone or taken by AWS in any case,
-    which takes nothing from the fleet, nor one that superseded an admitted one, whose node is taken out."""
-    old, fault = row.get("supersedes") or {}, row.get("fault") or {}
-    if row.get("admitted_by_breaker") or ends_anyway(str(fault.get("kind", "")), is_gone(row)):
-        return ""
-    before = incident_id(row["node_id"], old["session"]) if old else ""
-    refusal = gw.breaker.admit(name, str(fault.get("detector", "unknown")), now, before)
-    if refusal and not old.get("admitted"):
-        return refusal
-    sets: dict[str, Any] = {"admitted_by_breaker": True}
-    if not old:
-        sets["openings"] = [*row.get("openings", []), float(row["opened_at"])][-OPENINGS:]
-    gw.ledger.write(row["node_id"], row["session"], sets=sets)
     return ""
 
 

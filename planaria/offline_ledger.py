@@ -9,22 +9,18 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from planaria.core import claiming
 from planaria.core.breaker import Breaker
 from planaria.core.claim import Claim
 from planaria.core.fault import Action
-from planaria.core.gates import ends_anyway
 from planaria.core.incident import ACTIVE, Phase, incident_id
 from planaria.core.judge import Judgement, Outcome, judge, memory_of
 from planaria.core.ledger import Ledger
 from planaria.core.node import NodeView
-from planaria.core.plans import incident_document, is_gone
 from planaria.core.policy import Mode, Policy
 from planaria.core.signal import Kind, Signal
 from planaria.core.table import Conflict, Row, below, differs, missing
 from planaria.memory.table import MemoryTable
-
-OPENINGS = 8
-"""How many of a node's incidents are remembered, as triage does."""
 
 _FORGETTABLE = frozenset({Outcome.NOT_MANAGED, Outcome.DUPLICATE, Outcome.COVERED, Outcome.STALE})
 _UNRECORDED = frozenset({Outcome.INVALID, Outcome.NOT_MANAGED})
@@ -88,56 +84,26 @@ class OfflineLedger:
             return self._open(signal, judgement, row, now)
         elif judgement.outcome is Outcome.HELD:
             self._hold(row, now)
-        elif said := _said(signal, judgement, row):
+        elif said := claiming.said(signal, judgement, row):
             self.ledger.note_node(row["node_id"], said)
         return judgement
 
     def _open(self, signal: Signal, judgement: Judgement, row: Row, now: float) -> Judgement:
         if self._lost_before_ready(row):
-            facts = {**_said(signal, judgement, row), "lost": judgement.reason}
+            facts = {**claiming.said(signal, judgement, row), "lost": judgement.reason}
             self.ledger.note_node(row["node_id"], facts)
             reason = f"{judgement.reason}; the incident that launched this node launches another"
             return dataclasses.replace(judgement, outcome=Outcome.JOINED, raises=False, reason=reason)
-        assert judgement.action is not None and judgement.fault is not None
-        claim = Claim(
-            node_id=row["node_id"],
-            claim_id=signal.dedupe_key,
-            action=judgement.action.value,
-            reason=judgement.reason,
-            rule=judgement.rule,
-            mode=judgement.mode.value,
-            detected_at=signal.time if signal.time is not None else now,
-            fault={k: v for k, v in dataclasses.asdict(judgement.fault).items() if v is not None},
-            facts=_said(signal, judgement, row),
-        )
-        waits = bool(row.get("held_since")) and not judgement.raises
-        refusal = self._still_full(judgement, now) if waits else ""
+        claim = claiming.claim_of(signal, judgement, row, now)
+        refusal = claiming.still_held(self.breaker, judgement, row, now) if self.breaker is not None else ""
         refusal = refusal or self.claim(claim, row, now, judgement.raises)
         if refusal:
             self._hold(row, now)
             return dataclasses.replace(judgement, outcome=Outcome.HELD, reason=refusal)
-        return self._to_be_approved(judgement, row["node_id"])
+        return claiming.to_be_approved(judgement, self.ledger.node(row["node_id"]) or {})
 
     def _hold(self, row: Row, now: float) -> None:
         self.ledger.note_node(row["node_id"], {"held_since": row.get("held_since") or now})
-
-    def _still_full(self, judgement: Judgement, now: float) -> str:
-        """What is held already does not claim and is refused again and again."""
-        fault = judgement.fault
-        if self.breaker is None or fault is None or ends_anyway(fault.kind, judgement.tells_gone):
-            return ""
-        return self.breaker.full(now, fault.detector)
-
-    def _to_be_approved(self, judgement: Judgement, node: str) -> Judgement:
-        """The incident is claimed and waits for a person."""
-        if judgement.mode is not Mode.APPROVE or judgement.outcome is not Outcome.OPENED:
-            return judgement
-        row = self.ledger.node(node) or {}
-        if not incident_document(row, ask_first=True)["approval"]:
-            return judgement
-        name = incident_id(node, row["session"])
-        reason = f"{judgement.reason}; it waits for `planaria approve {name}`"
-        return dataclasses.replace(judgement, outcome=Outcome.HELD, reason=reason)
 
     def _lost_before_ready(self, row: Row) -> bool:
         """A replacement that was not admitted yet belongs to the incident that launched it."""
@@ -149,29 +115,14 @@ class OfflineLedger:
     def claim(self, claim: Claim, row: Row, now: float, raises: bool = False) -> str:
         """Open a session; why the breaker holds it, "" when it is open."""
         claimed = self.ledger.claim(claim, row, now, raises)
-        refusal = self._admit(claimed, now)
+        refusal = ""
+        if self.breaker is not None:
+            refusal = claiming.admit(self.ledger, self.breaker, claimed, now)
         if refusal:
             self.ledger.close(claim.node_id, claimed["session"], Phase.CANCELLED, now, refusal, held=claimed)
         else:
             self.ledger.end_superseded(claimed, now)
         return refusal
-
-    def _admit(self, row: Row, now: float) -> str:
-        """As the deployed triage asks: not for a node that AWS takes in any case, nor for one that an
-        admitted session has taken out already."""
-        old, fault = row.get("supersedes") or {}, row.get("fault") or {}
-        if ends_anyway(str(fault.get("kind", "")), is_gone(row)):
-            return ""
-        name = incident_id(row["node_id"], row["session"])
-        before = incident_id(row["node_id"], old["session"]) if old else ""
-        refusal = self.breaker.admit(name, _detector(row), now, before) if self.breaker is not None else ""
-        if refusal and not old.get("admitted"):
-            return refusal
-        sets: dict[Any, Any] = {"admitted_by_breaker": True}
-        if not old:
-            sets["openings"] = [*row.get("openings", []), float(row["opened_at"])][-OPENINGS:]
-        self.ledger.write(row["node_id"], row["session"], sets)
-        return ""
 
     def _cancel(self, row: Row, now: float) -> None:
         session = int(row["session"])
@@ -193,13 +144,3 @@ class OfflineLedger:
 
 def _detector(row: Mapping[str, Any]) -> str:
     return str((row.get("fault") or {}).get("detector", "unknown"))
-
-
-def _said(signal: Signal, judgement: Judgement, row: Row) -> dict[Any, Any]:
-    """EC2's own word about the instance. What is held comes again, so it may not make itself stale."""
-    if signal.kind is not Kind.STATE_CHANGE or row.get("gone"):
-        return {}
-    if judgement.outcome is Outcome.STALE and not judgement.tells_gone:
-        return {}
-    gone = judgement.tells_gone and judgement.outcome is not Outcome.HELD
-    return {"state": signal.code, "gone": gone}

@@ -126,7 +126,8 @@ def _text(value: object) -> str:
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """Finite numbers only: no table holds any other."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e30:
         return None
     return float(value)
 
