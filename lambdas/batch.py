@@ -17,6 +17,7 @@ from planaria.core.fault import Fault, Severity
 from planaria.core.history import ENTRIES
 from planaria.core.judge import Outcome, judge, memory_of, nothing_new
 from planaria.core.node import NodeView
+from planaria.core.policy import Mode
 from planaria.core.signal import Kind, Signal, on_time
 from planaria.core.table import Conflict, Row
 from planaria.wiring import Gateways
@@ -44,7 +45,7 @@ class Batch:
         """(message id, what was recorded, or why the message must be seen again); nothing for what was only
         counted. The counts are written at the end, and a message whose count is lost is to be seen again."""
         parsed = [(identity, body, parsers.parse_text(body)) for identity, body in messages]
-        self._look_up([signal.dedupe_key for _, _, signals in parsed for signal in signals])
+        self._look_up([signal for _, _, signals in parsed for signal in signals])
         for identity, body, signals in parsed:
             try:
                 for signal in signals:
@@ -59,11 +60,16 @@ class Batch:
                 yield identity, error
         yield from self._count()
 
-    def _look_up(self, dedupe_keys: list[str]) -> None:
+    def _look_up(self, signals: list[Signal]) -> None:
+        """What the ledger knows of the events and their nodes, read together."""
         try:
-            self._known = self._gw.ledger.outcomes(dedupe_keys, self._gw.clock.now())
+            keys = [signal.dedupe_key for signal in signals]
+            self._known = self._gw.ledger.outcomes(keys, self._gw.clock.now())
+            nodes = {signal.node_id for signal in signals if signal.node_id is not None}
+            found = self._gw.ledger.nodes_by_id(sorted(nodes))
         except TransientError:
             return  # each is looked up by itself
+        self._nodes |= {row["node_id"]: (row, NodeView.from_row(row)) for row in found}
 
     def _one(self, signal: Signal, body: str) -> dict[str, Any] | Outcome:
         signal = on_time(signal, self._gw.clock.now())
@@ -101,12 +107,16 @@ class Batch:
         fault = classify(signal, view, policy)
         judgement = judge(signal, view, known=False, policy=policy, now=now, fault=fault)
         outcome = judgement.outcome
+        repeats = nothing_new(signal, view, fault, now)
+        if outcome is Outcome.OPENED and judgement.mode is Mode.OBSERVE and judgement.job_id is None:
+            return outcome if repeats else self._beyond(node, outcome, ENTRIES)
         if outcome in (Outcome.OPENED, Outcome.HELD):
-            repeats = holding.holds(row, fault) and nothing_new(signal, view, fault, now)
-            return Outcome.HELD if repeats else None
+            if repeats and holding.holds(row, fault):
+                return Outcome.HELD
+            return self._beyond(node, Outcome.HELD) if holding.covers(row, judgement) else None
         if judgement.raises or judgement.cancels or judgement.tells_gone or fault.kind in _ACTED_ON:
             return None
-        if nothing_new(signal, view, fault, now):
+        if repeats:
             return outcome if self._refreshed(signal, row, view, fault, now) else None
         # A fault that waits for a second proof is remembered, as far as the memory goes.
         matters = outcome is Outcome.OBSERVED and fault.severity is not Severity.INFO

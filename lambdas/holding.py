@@ -1,17 +1,19 @@
 """Signals that are held: kept on the node's row, told to a person, judged anew by way of sweep."""
 
+import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from lambdas.inventory import each
 from planaria.core import history, parsers
 from planaria.core.breaker import KEY
-from planaria.core.fault import Fault
+from planaria.core.fault import Action, Fault
 from planaria.core.incident import ACTIVE
-from planaria.core.judge import Outcome, judge
+from planaria.core.judge import Judgement, Outcome, judge
 from planaria.core.node import NodeView
 from planaria.core.signal import on_time
-from planaria.core.table import Condition, Conflict, Path, Row, below, exists, missing
+from planaria.core.table import Conflict, Path, Row, below, exists, missing
 from planaria.wiring import Gateways
 
 SOURCE = "planaria.sweep"
@@ -21,16 +23,20 @@ TOLD_SECONDS = 3600.0
 """A storm holds many nodes; a person is told of the first, and again after an hour."""
 
 
-def hold(gw: Gateways, row: Row, fault: Fault | None, body: dict[str, str], what: str, why: str) -> None:
+def hold(gw: Gateways, row: Row, judgement: Judgement, body: dict[str, str], what: str, why: str) -> None:
     """Keep the event for sweep to repeat, and tell a person that nodes wait. Of several faults of a node each
-    is kept: one of them may be taken back while the others stand."""
+    is kept, as far as there is room: one of them may be taken back while the others stand."""
     now, first = gw.clock.now(), not row.get("held_since")
     facts: dict[Any, Any] = {"held_reason": why, "held_since": row.get("held_since") or now}
-    held, name = row.get("held"), _name(fault)
+    held, name = row.get("held"), _name(judgement.fault)
+    kept = {**body, "action": str(judgement.action or Action.MONITOR)}
     if not isinstance(held, dict):
-        _note(gw, row, {**facts, "held": {name: body}}, missing("held"))
-    elif name not in held and len(held) < MOST_OF_A_NODE:
-        _note(gw, row, {**facts, ("held", name): body}, exists("held"))
+        gw.ledger.note_node(row["node_id"], {**facts, "held": {name: kept}}, when=missing("held"))
+    elif name not in held and (room := _room(held, kept)) is not None:
+        same = exists("held") & missing(("held", name))
+        gw.ledger.note_node(row["node_id"], {**facts, ("held", name): kept}, when=same)
+        if room:
+            gw.table.write(row["pk"], row["sk"], removes=[("held", room)], when=exists("held"))
     if not first or not _to_be_told(gw, now):
         return
     gw.notices.publish(
@@ -41,6 +47,37 @@ def hold(gw: Gateways, row: Row, fault: Fault | None, body: dict[str, str], what
         f"To heal it all the same: planaria replace {row['node_id']} --override-breaker\n"
         "Runbook: docs/runbooks/held.md\n",
     )
+
+
+def strongest(row: Row, judgement: Judgement) -> Judgement:
+    """What is opened answers the held faults of the node too, so it must be as strong as the strongest of
+    them that its source has not taken back."""
+    standing = {name: body for name, body in (row.get("held") or {}).items() if name in row.get("recent", {})}
+    for name, body in standing.items():
+        action = _action(body)
+        if judgement.action is not None and action.strength > judgement.action.strength:
+            reason = f"{judgement.reason}; {name.replace('|', ' ').strip()} was held and asks for {action}"
+            judgement = dataclasses.replace(judgement, action=action, reason=reason)
+    return judgement
+
+
+def covers(row: Row, judgement: Judgement) -> bool:
+    """What is held on the node asks for at least as much as this judgement."""
+    most = max((_action(body).strength for body in (row.get("held") or {}).values()), default=-1)
+    return judgement.action is not None and judgement.action.strength <= most
+
+
+def _room(held: dict[str, Any], kept: dict[str, str]) -> str | None:
+    """Which held fault gives way: "" none need to, None when all of them ask for at least as much."""
+    if len(held) < MOST_OF_A_NODE:
+        return ""
+    weakest = min(held, key=lambda name: (_action(held[name]).strength, name))
+    return weakest if _action(held[weakest]).strength < _action(kept).strength else None
+
+
+def _action(body: Mapping[str, Any]) -> Action:
+    word = str(body.get("action"))
+    return Action(word) if word in Action.__members__ else Action.MONITOR
 
 
 def holds(row: Row, fault: Fault) -> bool:
@@ -87,11 +124,6 @@ def _settled_or_sent(gw: Gateways, row: Row, body: dict[str, str]) -> bool:
         detail_type = event.get("detail-type") or event["detail_type"]
         gw.bus.put(SOURCE, detail_type, [event["detail"]], resources)
     return True
-
-
-def _note(gw: Gateways, row: Row, sets: dict[Any, Any], when: Condition) -> None:
-    """Raises Conflict when another signal of the node was held meanwhile: the event is judged again."""
-    gw.ledger.note_node(row["node_id"], sets, when=when)
 
 
 def _name(fault: Fault | None) -> str:

@@ -135,17 +135,17 @@ def _act(gw: Gateways, signal: Signal, judgement: Judgement, row: Row, text: str
                 gw.ledger.note_node(row["node_id"], said)
             reason = f"{judgement.reason}; the incident that launched this node launches another"
             return dataclasses.replace(judgement, outcome=Outcome.JOINED, reason=reason)
-        now = gw.clock.now()
+        now, judgement = gw.clock.now(), holding.strongest(row, judgement)
         claim = claiming.claim_of(signal, judgement, row, now)
         refusal = claiming.still_held(gw.breaker, judgement, row, now)
         refusal = refusal or opening.open_incident(gw, claim, row, judgement.raises)
         if refusal:
-            holding.hold(gw, row, judgement.fault, _body(gw, text), judgement.reason, refusal)
+            holding.hold(gw, row, judgement, _body(gw, text), judgement.reason, refusal)
             return dataclasses.replace(judgement, outcome=Outcome.HELD, reason=refusal)
         if judgement.mode is Mode.APPROVE:
             judgement = claiming.to_be_approved(judgement, gw.ledger.node(row["node_id"]) or {})
     elif judgement.outcome is Outcome.HELD:
-        holding.hold(gw, row, judgement.fault, _body(gw, text), _what(judgement), judgement.reason)
+        holding.hold(gw, row, judgement, _body(gw, text), _what(judgement), judgement.reason)
     elif row and (said := claiming.said(signal, judgement, row)):
         row = gw.ledger.note_node(row["node_id"], said)
     if judgement.outcome is Outcome.JOINED and judgement.fault is not None:

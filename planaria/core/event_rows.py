@@ -11,7 +11,7 @@ EVENT_DAYS = 30
 DAY = 86_400.0
 HOUR = 3600.0
 
-COUNTED = ("NOT_MANAGED", "DUPLICATE", "COVERED", "STALE", "JOINED", "OBSERVED", "HELD", "INVALID")
+COUNTED = ("NOT_MANAGED", "DUPLICATE", "COVERED", "STALE", "JOINED", "OBSERVED", "HELD", "OPENED", "INVALID")
 """Outcomes that may be counted per hour and not written singly: what is not ours, and storms."""
 
 

@@ -26,6 +26,10 @@ class Ledger(IncidentRows, EventRows):
     def node(self, node: str) -> Row | None:
         return self.table.get(*_key(node))
 
+    def nodes_by_id(self, nodes: Sequence[str]) -> list[Row]:
+        """The rows of these nodes, read together; one that is missing may yet be there."""
+        return [row for row in self.table.get_many([_key(node) for node in nodes]) if "node_id" in row]
+
     def nodes(self) -> list[Row]:
         return self.table.listing("NODE")
 

@@ -177,3 +177,33 @@ def test_one_bad_answer_of_ec2_does_not_stop_the_others(world: World) -> None:
     stub(world.fleet, "describe", nothing_answers)
     fall_off(world)
     assert world.incidents == []  # a defect, not an outage: the message comes back
+
+
+def full(world: World) -> None:
+    """The breaker lets nothing more through."""
+    world.limit_breaker(1)
+    fall_off(world, NODES[2])
+    world.run()
+
+
+def test_what_is_opened_is_as_strong_as_what_was_held(world: World) -> None:
+    """The window moves on and a weaker fault comes before the sweep that would judge the held one anew."""
+    full(world)
+    fall_off(world)
+    world.sweeps = False
+    world.clock.advance(3700)
+    agent(world, "xid", "119")
+    row = world.node(SICK)
+    assert (row["phase"], row["action"], row["fault_code"]) == ("CLAIMED", "REPLACE", "119")
+    assert "xid 79" in row["reason"] and "held" not in row
+
+
+def test_a_strong_fault_finds_room_among_weak_ones_that_are_held(world: World) -> None:
+    full(world)
+    for code in ("48", "74", "109", "110", "119", "120", "136", "140", "143"):
+        agent(world, "xid", code)
+    held = world.node(SICK)["held"]
+    assert len(held) == 8 and {body["action"] for body in held.values()} == {"REBOOT"}
+    fall_off(world)
+    held = world.node(SICK)["held"]
+    assert len(held) == 8 and "REPLACE" in {body["action"] for body in held.values()}
