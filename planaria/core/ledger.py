@@ -11,6 +11,7 @@ from typing import Any
 from planaria.core.claim import RAISED_ATTRIBUTES, SESSION_ATTRIBUTES, Claim
 from planaria.core.errors import Fenced
 from planaria.core.event_rows import EventRows
+from planaria.core.gates import ends_anyway
 from planaria.core.incident import ACTIVE, Phase, execution_name, next_session
 from planaria.core.incident_rows import IncidentRows
 from planaria.core.ports import Table
@@ -91,7 +92,7 @@ class Ledger(IncidentRows, EventRows):
             sets["supersedes"] = {
                 "session": previous,
                 "execution_arn": seen.get("execution_arn", ""),
-                "admitted": bool(seen.get("admitted_by_breaker")),
+                "admitted": _let_through(seen),
             }
         key = _key(claim.node_id)
         try:
@@ -211,6 +212,12 @@ class Ledger(IncidentRows, EventRows):
 
 def _key(node: str) -> tuple[str, str]:
     return f"NODE#{node}", "NODE"
+
+
+def _let_through(row: Row) -> bool:
+    """The breaker has admitted this session, or is never asked about one of its kind."""
+    kind = str((row.get("fault") or {}).get("kind", ""))
+    return bool(row.get("admitted_by_breaker")) or ends_anyway(kind, bool(row.get("gone")))
 
 
 def _no_act_since(seen: Row | None) -> Condition | None:
