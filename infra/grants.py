@@ -68,16 +68,13 @@ Maker = Callable[[Targets], tuple[Grant, ...]]
 
 
 def rows(to: Targets) -> tuple[Grant, ...]:
-    actions = ("dynamodb:GetItem", "dynamodb:UpdateItem", "dynamodb:Query")
+    actions = ("dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:UpdateItem", "dynamodb:Query")
     return (Grant("Rows", actions, (to.table,)),)
 
 
 def listing(to: Targets) -> tuple[Grant, ...]:
     """The index holds keys only; the rows are read after it."""
-    return (
-        Grant("Listing", ("dynamodb:Query",), (f"{to.table}/index/listing",)),
-        Grant("ListedRows", ("dynamodb:BatchGetItem",), (to.table,)),
-    )
+    return (Grant("Listing", ("dynamodb:Query",), (f"{to.table}/index/listing",)),)
 
 
 def queues(to: Targets) -> tuple[Grant, ...]:

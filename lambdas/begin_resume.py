@@ -6,7 +6,7 @@ from lambdas import resuming
 from lambdas.boundary import Event, Fields, task
 from planaria.core import console
 from planaria.core.errors import Fenced, InvalidInput, PermanentError
-from planaria.core.incident import ACTIVE, Phase
+from planaria.core.incident import ACTIVE, Phase, incident_id
 from planaria.core.table import Conflict, Path, Row, equals, missing
 from planaria.wiring import Gateways
 
@@ -19,6 +19,7 @@ def handler(event: Event, gw: Gateways) -> Fields:
     else:
         job = _claim(gw, document, execution)
     resuming.open_own_incident(gw, job)
+    _wait_for_claimed(gw, job)
     job = gw.jobs.enter(job["job_id"], int(job["resume_number"]))
     number = int(job["resume_number"])
     if job.get("pending"):
@@ -32,6 +33,13 @@ def handler(event: Event, gw: Gateways) -> Fields:
     if job["resume_name"] in job.get("credits", {}):
         gw.ledger.note_incident(job["resume_name"], {"execution_arn": execution})
     return {"resume": {"job_id": job["job_id"], "number": number}, "reason": _over_budget(gw, job)}
+
+
+def _wait_for_claimed(gw: Gateways, job: Row) -> None:
+    """A node whose claim triage did not live to tell the job of is waited for all the same."""
+    for row in gw.ledger.nodes_by_id(sorted(job.get("nodes", {}).values())):
+        if row.get("phase") in ACTIVE and row.get("job_id") == job["job_id"]:
+            gw.jobs.wait_for(job["job_id"], row["node_id"], incident_id(row["node_id"], row["session"]))
 
 
 def _claim(gw: Gateways, document: object, execution: str) -> Row:

@@ -88,6 +88,18 @@ def test_two_nodes_of_one_job_at_once_are_resumed_once(world: World) -> None:
     assert world.ends == ["HEALED", "HEALED"]
 
 
+@pytest.mark.parametrize("nth", range(2, 9))
+def test_triage_killed_before_the_job_hears_of_its_second_node(world: World, nth: int) -> None:
+    """The claim stands and the note in the job's `pending` is missing: the job must wait for this node too."""
+    fall_off(world)
+    world.run(until=lambda: bool(world.launched))
+    world.kill("triage", "table.write", nth=nth)
+    fall_off(world, OTHER)
+    world.run()
+    world.run()
+    world.assert_healed(replaced=2, resumed=1)
+
+
 def test_two_nodes_one_after_the_other_are_resumed_once(world: World) -> None:
     fall_off(world)
     world.at(10, lambda: fall_off(world, OTHER))
