@@ -122,7 +122,7 @@ def _settled_or_sent(gw: Gateways, row: Row, body: dict[str, str]) -> bool:
         named = event.get("resources") or []
         resources = [named] if isinstance(named, str) else [each for each in named if isinstance(each, str)]
         detail_type = event.get("detail-type") or event["detail_type"]
-        gw.bus.put(SOURCE, detail_type, [event["detail"]], resources)
+        gw.bus.put(SOURCE, detail_type, [{**event["detail"], parsers.REPEATS: True}], resources)
     return True
 
 

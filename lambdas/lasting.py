@@ -7,6 +7,7 @@ from lambdas.inventory import SOURCE
 from planaria.core.correlate import due
 from planaria.core.incident import ACTIVE
 from planaria.core.node import NodeView
+from planaria.core.parsers import REPEATS
 from planaria.core.table import Row
 from planaria.wiring import Gateways
 
@@ -30,6 +31,7 @@ def raise_again(gw: Gateways, row: Row) -> bool:
             "kind": kind,
             "code": code,
             "time": now,
+            REPEATS: True,
             "description": f"reported bad for {now - since:.0f} s",
         }
         for kind, code, since in due(NodeView.from_row(row), now)

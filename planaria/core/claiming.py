@@ -14,9 +14,6 @@ from planaria.core.policy import Mode
 from planaria.core.signal import Kind, Signal
 from planaria.core.table import Row
 
-OPENINGS = 8
-"""How many of a node's incidents are remembered, to know a repeat offender."""
-
 
 def said(signal: Signal, judgement: Judgement, row: Row) -> dict[Any, Any]:
     """EC2's own word about the instance, for its row. A state never goes back from gone; what is held comes
@@ -59,10 +56,7 @@ def admit(ledger: Ledger, breaker: Breaker, row: Row, now: float) -> str:
     refusal = breaker.admit(name, str(fault.get("detector", "unknown")), now, before)
     if refusal and not old.get("admitted"):
         return refusal
-    sets: dict[str, Any] = {"admitted_by_breaker": True}
-    if not old:
-        sets["openings"] = [*row.get("openings", []), float(row["opened_at"])][-OPENINGS:]
-    ledger.write(row["node_id"], row["session"], sets=sets)
+    ledger.write(row["node_id"], row["session"], sets={"admitted_by_breaker": True})
     return ""
 
 

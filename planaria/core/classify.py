@@ -56,9 +56,8 @@ def classify(signal: Signal, node: NodeView | None, policy: Policy) -> Fault:
         elif (kind, code) == ("node_health", "silent"):
             detector = "sweep"
     entry = look_up(kind, code, family, policy.catalog)
-    pci = str(evidence.get("pci") or "")
-    if pci:
-        pci = seen.pci if seen is not None else kernel_log.pci(pci)
+    named = evidence.get("pci")
+    pci = seen.pci if seen is not None else kernel_log.pci(str(named)) if named else ""
     return Fault(
         kind,
         code,

@@ -8,7 +8,6 @@ Three tables beside the catalogue, with the reason and the sources of each row:
 """
 
 import csv
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -17,7 +16,7 @@ from functools import cache, lru_cache
 from planaria.core import catalog, history
 from planaria.core.errors import InvalidInput
 from planaria.core.fault import Action, Fault
-from planaria.core.node import DESTRUCTIVE, NodeView
+from planaria.core.node import NodeView
 from planaria.core.occurrences import Seen
 
 
@@ -78,16 +77,16 @@ def patience(kind: str, code: str) -> tuple[float, str]:
 
 
 def due(node: NodeView, now: float) -> list[tuple[str, str, float]]:
-    """(kind, code, since) of every condition that has lasted as long as it must and is still reported bad; an
-    act on the node begins it anew, and what was reported before it must be reported again."""
-    acted = node.act_at(*DESTRUCTIVE) or -math.inf
+    """(kind, code, since) of every condition that has lasted as long as it must and is still reported bad.
+    What has had an answer begins anew, and only if its source reports it again."""
+    answered = history.answered_at(node)
     found = []
     for entry in node.subjects.values():
         if "since" not in entry or "kind" not in entry:
             continue
         seconds, _ = patience(str(entry["kind"]), str(entry["code"]))
-        since, last = max(float(entry["since"]), acted), float(entry["last"])
-        if 0 < seconds <= now - since and acted < last and now - last <= history.FORGOTTEN_SECONDS:
+        since, last = max(float(entry["since"]), answered), float(entry["last"])
+        if 0 < seconds <= now - since and answered < last and now - last <= history.FORGOTTEN_SECONDS:
             found.append((str(entry["kind"]), str(entry["code"]), since))
     return found
 

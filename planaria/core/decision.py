@@ -12,7 +12,7 @@ from planaria.core import history
 from planaria.core.catalog import Entry, look_up
 from planaria.core.correlate import correlate, patience
 from planaria.core.fault import ONE_OBSERVER, Action, Decision, Fault
-from planaria.core.node import DESTRUCTIVE, NodeView
+from planaria.core.node import NodeView
 from planaria.core.occurrences import Seen
 from planaria.core.policy import Policy
 
@@ -72,8 +72,7 @@ def stands(node: NodeView, policy: Policy, since: float, but: str) -> Fault | No
 
 def _stands(seen: Seen, node: NodeView) -> bool:
     """Neither an act on the node nor the end of a session came after it."""
-    answered = [node.act_at(*DESTRUCTIVE), node.ended_at]
-    return all(at is None or seen.last > at for at in answered)
+    return seen.last > history.answered_at(node)
 
 
 def _remembered(seen: Seen, node: NodeView, policy: Policy) -> tuple[Fault, Entry]:

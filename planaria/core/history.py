@@ -89,18 +89,26 @@ def _fresh(node: NodeView, fault: Fault, at: float) -> bool:
 
 def well_since(node: NodeView, fault: Fault) -> float | None:
     """When the fault's source last reported this subject well; None when it never did."""
+    if not node.subjects:
+        return None
     well = node.subjects.get(subject(fault.kind, fault.code), {}).get("well")
     return None if well is None else float(well)
 
 
+def answered_at(node: NodeView) -> float:
+    """The newest act on the node or end of a session of it (epoch seconds): what was seen before has had its
+    answer. 0.0 without one."""
+    return max(node.act_at(*DESTRUCTIVE) or 0.0, node.ended_at or 0.0)
+
+
 def unhealthy_since(node: NodeView, fault: Fault, at: float) -> float:
     """Since when the fault's subject has been bad without a healthy report, whatever its reasons were; an act
-    on the node begins it anew."""
+    on the node and the end of a session begin it anew."""
     entry = node.subjects.get(subject(fault.kind, fault.code), {})
     since, last = _at(entry, "since"), _at(entry, "last")
     if since is None or last is None or at > last + FORGOTTEN_SECONDS:
         return at
-    return min(at, max(since, node.act_at(*DESTRUCTIVE) or since))
+    return min(at, max(since, answered_at(node)))
 
 
 def entries(node: NodeView, horizon: float) -> list[Seen]:

@@ -75,7 +75,7 @@ def judge(
 
 def memory_of(signal: Signal, node: NodeView, fault: Fault, now: float) -> history.Note | None:
     """What the node's row should remember of this signal, before it is judged; None if it is nothing new."""
-    if signal.invalid or signal.replay or not node.managed:
+    if signal.invalid or signal.replay or not node.managed or signal.evidence.get("repeats"):
         return None
     return history.remember(node, fault, seen_at(signal, now), signal.healthy)
 

@@ -17,6 +17,9 @@ from planaria.core.incident_rows import IncidentRows
 from planaria.core.ports import Table
 from planaria.core.table import Changes, Condition, Conflict, Path, Row, equals, missing, one_of
 
+OPENINGS = 8
+"""How many of a node's incidents that acted on it are remembered, to know a repeat offender."""
+
 
 class Ledger(IncidentRows, EventRows):
     def __init__(self, table: Table) -> None:
@@ -147,7 +150,12 @@ class Ledger(IncidentRows, EventRows):
         if "acts" not in row:
             row = self.write(node, session, sets={"acts": {}}, when=missing("acts"))
         tried = {"at": now, "kind": row.get("fault_kind") or "", "code": row.get("fault_code") or ""}
-        sets: dict[Any, Any] = {("acts", name): now, "tried": {**row.get("tried", {}), name: tried}}
+        opened, openings = float(row.get("opened_at", now)), list(row.get("openings", []))
+        sets: dict[Any, Any] = {
+            ("acts", name): now,
+            "tried": {**row.get("tried", {}), name: tried},
+            "openings": openings if opened in openings else [*openings, opened][-OPENINGS:],
+        }
         return self.write(node, session, sets=sets)
 
     def close(

@@ -21,7 +21,7 @@ class NodeView:
     opted_out: the instance has the tag that tells Planaria to leave it alone.
     recent, subjects: what was seen on the node lately (core/history.py); has_history: the row has them.
     tried: by act, the newest one that was done to it and for which fault: {"reboot": {"at": epoch seconds,
-    "kind": str, "code": str}}. openings: when its newest incidents were opened.
+    "kind": str, "code": str}}. openings: when its newest incidents that acted on it were opened.
     replacements: when its scheduler name got a new instance.
     """
 
@@ -113,6 +113,8 @@ class NodeView:
 
     def act_at(self, *names: str) -> float | None:
         """The newest of these recorded acts, None when there is none."""
+        if not self.acts:
+            return None
         return max((at for name, at in self.acts.items() if name in names), default=None)
 
     def destroyed_at(self) -> float | None:

@@ -218,7 +218,7 @@ def test_an_xid_that_eks_tells_of_is_answered_as_the_xid() -> None:
         ("node_health", "NvidiaErrorReboot/reboot", "REBOOT", "sure"),
         ("node_health", "NvidiaErrorTerminate", "REPLACE", "sure"),
         ("node_health", "XidUserAppError/unhealthy", "MONITOR", "sure"),
-        ("node_health", "silent", "MONITOR", "one"),
+        ("node_health", "silent", "REBOOT", "one"),
         ("status_check", "StatusCheckFailed_System/unknown", "MONITOR", "one"),
         ("spot_interruption", "terminate", "REPLACE", "sure"),
         ("state_change", "terminated", "REPLACE", "sure"),

@@ -21,6 +21,9 @@ GAMEDAY = "planaria.gameday"
 SWEEP = "planaria.sweep"
 AGENT = "planaria.node"
 
+REPEATS = "repeats"
+"""In the detail of an event of sweep and then in the evidence: told again, not seen again."""
+
 _INTERRUPTION = "Capacity Reservation Instance Interruption Warning"
 # AWS's pages write these with and without "EC2" and "Reservation".
 _BLOCKS = [f"{ec2}Capacity Block {word}" for ec2 in ("", "EC2 ") for word in ("", "Reservation ")]
@@ -81,6 +84,8 @@ def parse(event: object) -> list[Signal]:
     envelope = Envelope(event, source, detail_type, source == GAMEDAY)
     parser = REGISTRY.get((source, detail_type)) or _other(source, detail_type)
     signals = parser(envelope) if parser is not None else envelope.unknown()
+    if source == SWEEP and envelope.detail is not None and envelope.detail.get(REPEATS) is True:
+        return [replace(signal, evidence={**signal.evidence, REPEATS: True}) for signal in signals]
     return [_replayed(signal, event["replay-name"]) for signal in signals] if envelope.replay else signals
 
 
