@@ -5,6 +5,7 @@ from typing import Any
 
 from planaria.core.breaker import Breaker
 from planaria.core.claim import Claim
+from planaria.core.errors import Fenced
 from planaria.core.gates import ends_anyway
 from planaria.core.incident import incident_id
 from planaria.core.judge import Judgement, Outcome
@@ -53,10 +54,19 @@ def admit(ledger: Ledger, breaker: Breaker, row: Row, now: float) -> str:
         return ""
     name = incident_id(row["node_id"], row["session"])
     before = incident_id(row["node_id"], old["session"]) if old else ""
-    refusal = breaker.admit(name, str(fault.get("detector", "unknown")), now, before)
+    detector = str(fault.get("detector", "unknown"))
+    refusal = breaker.admit(name, detector, now, before)
     if refusal and not old.get("admitted"):
         return refusal
-    ledger.write(row["node_id"], row["session"], sets={"admitted_by_breaker": True})
+    try:
+        ledger.write(row["node_id"], row["session"], sets={"admitted_by_breaker": True})
+    except Fenced:
+        # A successor that was not admitted yet is about to take this slot over; any other has its own.
+        current = ledger.node(row["node_id"]) or {}
+        heir = (current.get("supersedes") or {}).get("session") == row["session"]
+        if not heir or current.get("admitted_by_breaker"):
+            breaker.release(name, detector)
+        raise
     return ""
 
 

@@ -96,6 +96,7 @@ class Ledger(IncidentRows, EventRows):
                 "session": previous,
                 "execution_arn": seen.get("execution_arn", ""),
                 "admitted": _let_through(seen),
+                "taken": _taken(seen),
             }
         key = _key(claim.node_id)
         try:
@@ -224,8 +225,13 @@ def _key(node: str) -> tuple[str, str]:
 
 def _let_through(row: Row) -> bool:
     """The breaker has admitted this session, or is never asked about one of its kind."""
+    return bool(row.get("admitted_by_breaker")) or _taken(row)
+
+
+def _taken(row: Row) -> bool:
+    """AWS takes the node, by what this session or one that it superseded was opened for."""
     kind = str((row.get("fault") or {}).get("kind", ""))
-    return bool(row.get("admitted_by_breaker")) or ends_anyway(kind, bool(row.get("gone")))
+    return ends_anyway(kind, bool(row.get("gone"))) or bool((row.get("supersedes") or {}).get("taken"))
 
 
 def _no_act_since(seen: Row | None) -> Condition | None:

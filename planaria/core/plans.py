@@ -60,6 +60,8 @@ def incident_document(row: Row, ask_first: bool = False) -> dict[str, Any]:
     fault = row.get("fault") or {}
     works = fault.get("kind") in STILL_WORKS or fault.get("severity") != "FATAL"
     ask = ask_first and not verb and not ends_anyway(str(fault.get("kind")), is_gone(row))
+    # What a superseded session began under a person's word or by AWS's needs no other one to be ended.
+    ask = ask and not row.get("launch") and not (row.get("supersedes") or {}).get("taken")
     remove = verb in ("remove", "isolate")
     reboot = action in ("REBOOT", "RESET")
     return {
