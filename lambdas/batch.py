@@ -12,6 +12,7 @@ from lambdas import holding, judging
 from planaria.core import parsers
 from planaria.core.affected import affected
 from planaria.core.classify import classify
+from planaria.core.decision import DOUBTS
 from planaria.core.errors import TransientError
 from planaria.core.fault import Fault, Severity
 from planaria.core.history import ENTRIES
@@ -118,9 +119,11 @@ class Batch:
             return None
         if repeats:
             return outcome if self._refreshed(signal, row, view, fault, now) else None
-        # A fault that waits for a second proof is remembered, as far as the memory goes.
+        # What waits for a second proof is remembered, whatever else the node tells meanwhile.
+        if judgement.rule in DOUBTS:
+            return self._beyond(f"{node} {judgement.rule}", outcome, ENTRIES)
         matters = outcome is Outcome.OBSERVED and fault.severity is not Severity.INFO
-        return self._beyond(node, outcome, ENTRIES if matters else SINGLY)
+        return self._beyond(f"{node} {fault.severity}", outcome, ENTRIES if matters else SINGLY)
 
     def _beyond(self, who: str, outcome: Outcome, most: int = SINGLY) -> Outcome | None:
         """The outcome, once enough of the same have been written singly."""

@@ -22,14 +22,17 @@ MOST_OF_A_NODE = 8
 TOLD_SECONDS = 3600.0
 """A storm holds many nodes; a person is told of the first, and again after an hour."""
 
+TELLING_SECONDS = 60.0
+
 
 def hold(gw: Gateways, row: Row, judgement: Judgement, body: dict[str, str], what: str, why: str) -> None:
     """Keep the event for sweep to repeat, and tell a person that nodes wait. Of several faults of a node each
     is kept, as far as there is room: one of them may be taken back while the others stand."""
-    now, first = gw.clock.now(), not row.get("held_since")
+    now = gw.clock.now()
     facts: dict[Any, Any] = {"held_reason": why, "held_since": row.get("held_since") or now}
     held, name = row.get("held"), _name(judgement.fault)
-    kept = {**body, "action": str(judgement.action or Action.MONITOR)}
+    detector = judgement.fault.detector if judgement.fault is not None else ""
+    kept = {**body, "action": str(judgement.action or Action.MONITOR), "detector": detector}
     if not isinstance(held, dict):
         gw.ledger.note_node(row["node_id"], {**facts, "held": {name: kept}}, when=missing("held"))
     elif name not in held and (room := _room(held, kept)) is not None:
@@ -37,7 +40,12 @@ def hold(gw: Gateways, row: Row, judgement: Judgement, body: dict[str, str], wha
         gw.ledger.note_node(row["node_id"], {**facts, ("held", name): kept}, when=same)
         if room:
             gw.table.write(row["pk"], row["sk"], removes=[("held", room)], when=exists("held"))
-    if not first or not _to_be_told(gw, now):
+    _tell(gw, row, what, why)
+
+
+def _tell(gw: Gateways, row: Row, what: str, why: str) -> None:
+    now = gw.clock.now()
+    if not _may_tell(gw, now):
         return
     gw.notices.publish(
         f"Planaria {gw.cluster.name}: {row['node_id']} is held",
@@ -47,6 +55,7 @@ def hold(gw: Gateways, row: Row, judgement: Judgement, body: dict[str, str], wha
         f"To heal it all the same: planaria replace {row['node_id']} --override-breaker\n"
         "Runbook: docs/runbooks/held.md\n",
     )
+    gw.table.write(*KEY, sets={"held_told_at": now})
 
 
 def strongest(row: Row, judgement: Judgement) -> Judgement:
@@ -88,6 +97,7 @@ def holds(row: Row, fault: Fault) -> bool:
 def release(gw: Gateways, nodes: list[Row]) -> int:
     """Judge held signals anew, the longest held first; a few at a time, for each may start an incident."""
     held = [row for row in nodes if row.get("held") and row.get("phase") not in ACTIVE]
+    _tell_of_untold(gw, held)
     if not held or gw.breaker.full(gw.clock.now()):
         return 0
     done = 0
@@ -97,14 +107,23 @@ def release(gw: Gateways, nodes: list[Row]) -> int:
     return done
 
 
+def _tell_of_untold(gw: Gateways, held: list[Row]) -> None:
+    """Where triage died before its mail was out."""
+    told = (gw.table.get(*KEY) or {}).get("held_told_at") if held else None
+    for row in held:
+        if told is None or float(row.get("held_since") or 0.0) > float(told) + TOLD_SECONDS:
+            what = ", ".join(name.replace("|", " ").strip() for name in row["held"])
+            _tell(gw, row, what, str(row.get("held_reason", "")))
+            return
+
+
 def again(gw: Gateways, row: Row) -> bool:
     """The held signals of a node go through triage again, but for those that the present state of the node
     has settled or still holds."""
     over = [name for name, body in row["held"].items() if _settled_or_sent(gw, row, body)]
     if not over:
         return False
-    left = len(row["held"]) - len(over)
-    removes: list[Path] = [("held", name) for name in over] if left else ["held", "held_since", "held_reason"]
+    removes: list[Path] = [("held", name) for name in over] if len(over) < len(row["held"]) else ["held"]
     gw.table.write(row["pk"], row["sk"], removes=removes, when=exists("held"))
     return True
 
@@ -114,7 +133,7 @@ def _settled_or_sent(gw: Gateways, row: Row, body: dict[str, str]) -> bool:
     view, now = NodeView.from_row(row), gw.clock.now()
     mine = [on_time(s, now) for s in parsers.parse_text(text) if s.node_id in (row["node_id"], None)]
     ends = {judge(s, view, known=False, policy=gw.cluster.policy, now=now).outcome for s in mine}
-    if Outcome.HELD in ends:
+    if Outcome.HELD in ends or gw.breaker.full(now, body.get("detector", "")):
         return False
     if not ends <= {Outcome.STALE, Outcome.COVERED}:
         event = json.loads(text)
@@ -130,11 +149,12 @@ def _name(fault: Fault | None) -> str:
     return history.key(fault) if fault is not None else "unknown"
 
 
-def _to_be_told(gw: Gateways, now: float) -> bool:
-    """Once an hour for the whole fleet: one conditional write decides who tells."""
-    old = missing("held_told_at") | below("held_told_at", now - TOLD_SECONDS)
+def _may_tell(gw: Gateways, now: float) -> bool:
+    """Once an hour for the whole fleet. Who is to tell has a minute for it; then another one does."""
+    told = missing("held_told_at") | below("held_told_at", now - TOLD_SECONDS)
+    free = missing("held_telling_at") | below("held_telling_at", now - TELLING_SECONDS)
     try:
-        gw.table.write(*KEY, sets={"held_told_at": now}, when=old)
+        gw.table.write(*KEY, sets={"held_telling_at": now}, when=told & free)
     except Conflict:
         return False
     return True

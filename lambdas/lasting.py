@@ -1,10 +1,11 @@
-"""Conditions that must have lasted before anything is done: sweep judges them anew when their time has come.
+"""What was not believed when it was told of, and would be now: sweep judges it anew.
 
-Their source reports a change once and then is silent, so nobody else would.
+A condition has lasted as long as it must, or the time after a boot is over. Their source reports a change
+once and then is silent, so nobody else would.
 """
 
 from lambdas.inventory import SOURCE
-from planaria.core.correlate import due
+from planaria.core.decision import due
 from planaria.core.incident import ACTIVE
 from planaria.core.node import NodeView
 from planaria.core.parsers import REPEATS
@@ -18,11 +19,8 @@ AGAIN_SECONDS = 600.0
 def raise_again(gw: Gateways, row: Row) -> bool:
     """Put the lasting conditions of one node on the bus, as findings of sweep; True when there were any."""
     now = gw.clock.now()
-    if (
-        row.get("phase") in ACTIVE
-        or row.get("gone")
-        or now - float(row.get("raised_at") or 0.0) < AGAIN_SECONDS
-    ):
+    waits = row.get("phase") in ACTIVE or row.get("gone") or row.get("held")
+    if waits or now - float(row.get("raised_at") or 0.0) < AGAIN_SECONDS:
         return False
     findings = [
         {
@@ -34,7 +32,7 @@ def raise_again(gw: Gateways, row: Row) -> bool:
             REPEATS: True,
             "description": f"reported bad for {now - since:.0f} s",
         }
-        for kind, code, since in due(NodeView.from_row(row), now)
+        for kind, code, since in due(NodeView.from_row(row), gw.cluster.policy, now)
     ]
     if not findings:
         return False

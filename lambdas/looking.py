@@ -7,12 +7,17 @@ from planaria.core.breaker import KEY
 from planaria.core.errors import TransientError
 from planaria.core.judge import Judgement, Outcome
 from planaria.core.plans import facts
+from planaria.core.ports import Instance
 from planaria.core.signal import Kind, Signal
+from planaria.core.staleness import STANDING
 from planaria.core.table import Row
 from planaria.wiring import Gateways
 
-ADDED = ("state_reason", "below_size")
+ADDED = ("state_reason", "below_size", "state_now")
 """Evidence that EC2 adds to a state change."""
+
+SETTLES_SECONDS = 120.0
+"""DescribeInstances may answer with what was a while ago: so long a contradiction is asked about again."""
 
 
 def needed(signal: Signal, judgement: Judgement, row: Row) -> bool:
@@ -40,10 +45,20 @@ def look(gw: Gateways, signal: Signal, row: Row) -> Signal:
         opted_out = facts(instance)["opted_out"]
         if opted_out != bool(row.get("opted_out")):
             gw.ledger.note_node(node, {"opted_out": opted_out})
-        if signal.kind is Kind.STATE_CHANGE and instance.state_reason:
-            more = {"state_reason": instance.state_reason, "below_size": _below_size(gw, row)}
-            return dataclasses.replace(signal, evidence={**signal.evidence, **more})
+        if signal.kind is Kind.STATE_CHANGE and not signal.injected:
+            return _with_state(gw, signal, row, instance)
     return signal
+
+
+def _with_state(gw: Gateways, signal: Signal, row: Row, instance: Instance) -> Signal:
+    """What EC2 says of the instance now goes before what an old event says of it."""
+    contradicts = instance.state in STANDING and signal.code not in STANDING
+    if contradicts and signal.time is not None and gw.clock.now() - signal.time < SETTLES_SECONDS:
+        raise TransientError(f"EC2 still calls {instance.node_id} {instance.state}; asked again soon")
+    more: dict[str, object] = {"state_now": instance.state}
+    if instance.state_reason:
+        more |= {"state_reason": instance.state_reason, "below_size": _below_size(gw, row)}
+    return dataclasses.replace(signal, evidence={**signal.evidence, **more})
 
 
 def _below_size(gw: Gateways, row: Row) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planaria.core.table import Changes
+from planaria.core.table import Changes, Condition
 
 # What belongs to one session and must not leak into the next fresh one.
 SESSION_ATTRIBUTES = (
@@ -20,7 +20,6 @@ SESSION_ATTRIBUTES = (
     "supersedes",
     "replacements_lost",
     "admitted_by_breaker",
-    "held",
     "held_since",
     "held_reason",
     "approval",
@@ -37,7 +36,8 @@ class Claim:
     """What a claimant writes. machine: the state machine that does it; verb: a person's word, else "".
     claim_id: event id or execution id, the same on every retry.
     facts: what the event says of the node itself; known only together with the claim, since a node noted as
-    gone before its claim would make the event's redelivery stale.
+    gone before its claim would make the event's redelivery stale. when: what else must still be true of the
+    row that the decision rests on.
     """
 
     node_id: str
@@ -51,3 +51,4 @@ class Claim:
     machine: str = "heal_node"
     verb: str = ""
     facts: Changes = field(default_factory=dict)
+    when: Condition | None = None

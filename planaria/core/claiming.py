@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from planaria.core import history
 from planaria.core.breaker import Breaker
 from planaria.core.claim import Claim
 from planaria.core.errors import Fenced
@@ -40,6 +41,7 @@ def claim_of(signal: Signal, judgement: Judgement, row: Row, now: float) -> Clai
         detected_at=signal.time if signal.time is not None else now,
         fault=fault,
         facts=said(signal, judgement, row),
+        when=history.unchanged_since(row, judgement.fault),
     )
 
 
@@ -72,7 +74,7 @@ def admit(ledger: Ledger, breaker: Breaker, row: Row, now: float) -> str:
 
 def still_held(breaker: Breaker, judgement: Judgement, row: Row, now: float) -> str:
     """Why a node that is held stays so: its signals must not claim and be refused again and again, so the
-    breaker is only looked at. "" for all others."""
+    breaker is only looked at. "" for all others: the first refusal is the breaker's own, which it notes."""
     fault = judgement.fault
     if not row.get("held_since") or judgement.raises or fault is None:
         return ""

@@ -64,7 +64,8 @@ def correlate(fault: Fault, node: NodeView, at: float) -> Meaning | None:
     if not rules or not node.recent:
         return None
     seen = history.entries(node, at - history.KEPT_SECONDS)
-    found = [rule.meaning for rule in rules if _holds(rule, fault, code, seen, at)]
+    answered = history.answered_at(node)
+    found = [rule.meaning for rule in rules if _holds(rule, fault, code, seen, at, answered)]
     return max(found, key=lambda meaning: meaning.action.strength, default=None)
 
 
@@ -76,27 +77,14 @@ def patience(kind: str, code: str) -> tuple[float, str]:
     return 0.0, ""
 
 
-def due(node: NodeView, now: float) -> list[tuple[str, str, float]]:
-    """(kind, code, since) of every condition that has lasted as long as it must and is still reported bad.
-    What has had an answer begins anew, and only if its source reports it again."""
-    answered = history.answered_at(node)
-    found = []
-    for entry in node.subjects.values():
-        if "since" not in entry or "kind" not in entry:
-            continue
-        seconds, _ = patience(str(entry["kind"]), str(entry["code"]))
-        since, last = max(float(entry["since"]), answered), float(entry["last"])
-        if 0 < seconds <= now - since and answered < last and now - last <= history.FORGOTTEN_SECONDS:
-            found.append((str(entry["kind"]), str(entry["code"]), since))
-    return found
-
-
-def _holds(rule: _Correlation | _Repeat, fault: Fault, code: str, seen: list[Seen], at: float) -> bool:
+def _holds(
+    rule: _Correlation | _Repeat, fault: Fault, code: str, seen: list[Seen], at: float, answered: float
+) -> bool:
     if isinstance(rule, _Correlation):
         return any(_correlated(rule, fault, code, other, at) for other in seen)
     if (not fault.pci) or (rule.scope == "place" and not fault.place):
         return False
-    since = at - rule.within
+    since = max(at - rule.within, answered)  # what came before an act was answered by it
     same = [other for other in seen if other.kind == fault.kind and other.code.partition("/")[0] == code]
     here = [other for other in same if _same_place(rule, fault, other)]
     if rule.alone and any(other not in here and other.bursts(since) for other in same):

@@ -18,6 +18,9 @@ from planaria.core.policy import Policy
 
 WITHOUT_RESET = "single GPUs are not reset here, so the node reboots"
 
+DOUBTS = frozenset({"boot-grace", "not-lasting", "unconfirmed"})
+"""Rules of faults that are worth an act and are not acted on yet."""
+
 SETTLES = 1 / 30
 """Share of the boot time-out in which a fault after a reboot or reset is an echo of the one before it."""
 
@@ -28,6 +31,10 @@ _OBSERVERS = {
     "node_health|silent": "reach",
     "node_condition|Ready": "reach",
 }
+
+# Sources of these tell of a change once and are silent while it lasts.
+_STATES = frozenset({"status_check", "node_condition", "node_health"})
+_DETECTOR_OF = {"status_check": "ec2_status", "node_condition": "eks", "node_health": "hyperpod"}
 
 _REPAIRS = (Action.RESET, Action.REBOOT)
 _TRIED = {"reset": Action.RESET, "reboot": Action.REBOOT}
@@ -57,17 +64,34 @@ def decide(fault: Fault, node: NodeView | None, policy: Policy, at: float | None
     return decision
 
 
-def stands(node: NodeView, policy: Policy, since: float, but: str) -> Fault | None:
-    """A fault seen since then that asks for an act of its own and that nothing has answered, if any.
+def stands(node: NodeView, policy: Policy, but: str) -> Fault | None:
+    """A fault of the node's memory that asks for an act of its own and that nothing has answered, if any.
 
     but: the subject (core/history.py) that does not count.
     """
-    for seen in history.entries(node, since):
+    for seen in history.entries(node, 0.0):
         if _stands(seen, node) and history.subject(seen.kind, seen.code) != but:
             fault, entry = _remembered(seen, node, policy)
             if _alone(fault, entry, node, policy, seen.last).action is not Action.MONITOR:
                 return fault
     return None
+
+
+def due(node: NodeView, policy: Policy, now: float) -> list[tuple[str, str, float]]:
+    """(kind, code, since) of what its source calls bad, told of once and was not believed then, but would be
+    acted on now: it has lasted, or the time after a boot is over."""
+    found = []
+    for entry in node.subjects.values():
+        kind, code, last = str(entry.get("kind")), str(entry.get("code")), float(entry.get("last") or 0.0)
+        if kind not in _STATES or last <= history.answered_at(node) or now - last > history.FORGOTTEN_SECONDS:
+            continue
+        answer = look_up(kind, code, node.family, policy.catalog)
+        confidence = 1.0 if answer.proof == "sure" else ONE_OBSERVER
+        fault = Fault(kind, code, answer.severity, _DETECTOR_OF.get(kind, kind), confidence)
+        then, today = (_alone(fault, answer, node, policy, at).action for at in (last, now))
+        if then is Action.MONITOR and today is not Action.MONITOR:
+            found.append((kind, code, history.unhealthy_since(node, fault, now)))
+    return found
 
 
 def _stands(seen: Seen, node: NodeView) -> bool:
@@ -159,7 +183,8 @@ def _climb(
         if tried is None or step.strength < decision.action.strength:
             continue
         since = at - float(tried.get("at", 0.0))
-        if not settled < since < policy.ladder_seconds or tried.get("kind") not in (fault.kind, "console"):
+        elsewhere = fault.pci and tried.get("pci") and fault.pci != tried["pci"]
+        if not settled < since < policy.ladder_seconds or tried.get("kind") != fault.kind or elsewhere:
             continue
         what = f"a {act} {_span(since)} before did not cure it"
         if not climbs:

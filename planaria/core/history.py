@@ -128,6 +128,14 @@ def entries(node: NodeView, horizon: float) -> list[Seen]:
     ]
 
 
+def unchanged_since(row: Mapping[str, Any], fault: Fault) -> Condition | None:
+    """Its source has said nothing else of the fault's subject since this row was read; None when the row
+    knows nothing of it. A claim that rests on a fault must not be made after the fault was taken back."""
+    about = subject(fault.kind, fault.code)
+    known = (row.get("subjects") or {}).get(about)
+    return None if known is None else equals(("subjects", about), known)
+
+
 def remember(node: NodeView, fault: Fault, at: float, healthy: bool) -> Note | None:
     """What to write about a fault or a healthy report that was seen at `at`; None when it is nothing new."""
     if not concerns(fault) or (not healthy and _fresh(node, fault, at)):

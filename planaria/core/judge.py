@@ -182,7 +182,7 @@ def _takes_back(signal: Signal, node: NodeView, fault: Fault, policy: Policy) ->
     seen = max((at for at in (last, node.detected_at or node.opened_at) if at is not None), default=None)
     if signal.time is not None and seen is not None and signal.time <= seen:
         return "its source has reported the node bad since"
-    other = stands(node, policy, node.detected_at or node.opened_at or 0.0, about)
+    other = stands(node, policy, about)
     if other is not None:
         return f"the active session goes on for {other.kind} {other.code}"
     return ""

@@ -100,7 +100,8 @@ class Ledger(IncidentRows, EventRows):
             }
         key = _key(claim.node_id)
         try:
-            row = self.table.write(*key, sets=sets, removes=removes, when=free)
+            when = free if claim.when is None else free & claim.when
+            row = self.table.write(*key, sets=sets, removes=removes, when=when)
         except Conflict as conflict:
             if conflict.row is None or conflict.row.get("claim_id") != claim.claim_id:
                 raise
@@ -150,13 +151,14 @@ class Ledger(IncidentRows, EventRows):
         fault of this kind is known to have survived it."""
         if "acts" not in row:
             row = self.write(node, session, sets={"acts": {}}, when=missing("acts"))
-        tried = {"at": now, "kind": row.get("fault_kind") or "", "code": row.get("fault_code") or ""}
-        opened, openings = float(row.get("opened_at", now)), list(row.get("openings", []))
-        sets: dict[Any, Any] = {
-            ("acts", name): now,
-            "tried": {**row.get("tried", {}), name: tried},
-            "openings": openings if opened in openings else [*openings, opened][-OPENINGS:],
-        }
+        sets: dict[Any, Any] = {("acts", name): now}
+        if not row.get("verb"):  # what a person orders says nothing of the hardware
+            kind, code = row.get("fault_kind") or "", row.get("fault_code") or ""
+            pci = (row.get("fault") or {}).get("pci") or ""
+            tried = {"at": now, "kind": kind, "code": code, "pci": pci}
+            opened, openings = float(row.get("opened_at", now)), list(row.get("openings", []))
+            sets["tried"] = {**row.get("tried", {}), name: tried}
+            sets["openings"] = openings if opened in openings else [*openings, opened][-OPENINGS:]
         return self.write(node, session, sets=sets)
 
     def close(

@@ -17,6 +17,7 @@ class NodeView:
     state: EC2's word. phase: None while the node never had a session. action, fault_kind, fault_code,
     detected_at (when the fault was seen), opened_at, claim_id (the event that claimed): of the newest
     session. acts: our own recorded acts, name -> epoch seconds. ended_at: epoch seconds of the last end.
+    ready_at, check_passed and boot_id: the agent's report after the newest boot.
     gone: the ledger has taken notice that the instance is terminated.
     opted_out: the instance has the tag that tells Planaria to leave it alone.
     recent, subjects: what was seen on the node lately (core/history.py); has_history: the row has them.
@@ -48,6 +49,8 @@ class NodeView:
     gone: bool = False
     replaced_by: str = ""
     ready_at: float | None = None
+    check_passed: bool = False
+    boot_id: str = ""
     opted_out: bool = False
     has_history: bool = False
     recent: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -85,6 +88,8 @@ class NodeView:
             gone=row.get("gone") is True,
             replaced_by=_text(row.get("replaced_by")),
             ready_at=_number(row.get("ready_at")),
+            check_passed=_passed(row.get("check")),
+            boot_id=_text(row.get("boot_id")),
             opted_out=row.get("opted_out") is True,
             has_history=isinstance(row.get("recent"), Mapping),
             recent=_maps(row.get("recent")),
@@ -137,6 +142,10 @@ def _number(value: object) -> float | None:
 def _times(acts: Mapping[Any, Any]) -> dict[str, float]:
     times = {str(name): _number(at) for name, at in acts.items()}
     return {name: at for name, at in times.items() if at is not None}
+
+
+def _passed(check: object) -> bool:
+    return isinstance(check, Mapping) and check.get("passed") is True
 
 
 def _maps(value: object) -> dict[str, Mapping[str, Any]]:

@@ -10,6 +10,12 @@ from planaria.core.signal import Kind, Signal
 OVERDUE_SECONDS = 600.0
 """A two-minute warning whose time passed this long ago did not come true."""
 
+STANDING = frozenset({"pending", "running"})
+"""States of an instance that is there or is coming."""
+
+OLD_SECONDS = 86_400.0
+"""What is a day old says nothing of the node's present: a fault that lasts is told of again by its source."""
+
 _ENDING = frozenset({"stopping", "stopped", "shutting-down", "terminated"})
 _TERMINAL = frozenset({"shutting-down", "terminated"})
 _WARNINGS = frozenset({Kind.SPOT_INTERRUPTION, Kind.CAPACITY_END})
@@ -44,6 +50,10 @@ def stale(signal: Signal, node: NodeView, fault: Fault, policy: Policy, now: flo
     """Why this event no longer says anything about the node; "" when it does."""
     if node.over:
         return "the node is gone"
+    if signal.kind is Kind.STATE_CHANGE and signal.code in _ENDING and not signal.healthy:
+        now_is = signal.evidence.get("state_now")
+        if now_is in STANDING:
+            return f"EC2 says that the instance is {now_is}"
     if signal.kind is Kind.STATE_CHANGE and signal.code in _TERMINAL:
         return ""
     agent = signal.evidence.get("kind") if signal.kind is Kind.AGENT else None
@@ -56,9 +66,17 @@ def stale(signal: Signal, node: NodeView, fault: Fault, policy: Policy, now: flo
     well = history.well_since(node, fault)
     if well is not None and not signal.healthy and signal.time is not None and signal.time < well:
         return "its source has reported the node well since"
+    announced = (
+        signal.kind in _ANNOUNCED or agent == "spot_notice" or signal.detail_type == "AWS Health Event"
+    )
+    if not announced and signal.time is not None and not signal.healthy:
+        if now - signal.time > OLD_SECONDS:
+            return "it is more than a day old, and its source would tell of a fault that lasts"
+        if signal.kind is Kind.AGENT and node.check_passed and _of_an_older_boot(signal, node):
+            return "the node has booted since, and its check passed"
     last = node.act_at(*DESTRUCTIVE)
     ended = node.ended_at
-    if signal.kind in _ANNOUNCED or agent == "spot_notice" or signal.detail_type == "AWS Health Event":
+    if announced:
         # Nothing that AWS announces is undone by a reboot: only a session that was cancelled answers it.
         last = node.act_at("terminate")
         ended = node.ended_at if node.phase == "CANCELLED" and _of_last_session(node) else None
@@ -88,3 +106,10 @@ def after_reboot(signal: Signal, node: NodeView, policy: Policy) -> bool:
 def _of_last_session(node: NodeView) -> bool:
     """ended_at is the end of the newest session: one that a healthy report cancelled leaves none."""
     return node.ended_at is not None and (node.opened_at is None or node.ended_at >= node.opened_at)
+
+
+def _of_an_older_boot(signal: Signal, node: NodeView) -> bool:
+    """Told by an agent of another boot than the one that last reported ready, and seen before that."""
+    boot = signal.evidence.get("boot_id")
+    other = bool(boot) and bool(node.boot_id) and boot != node.boot_id
+    return other and signal.time is not None and signal.time < (node.ready_at or 0.0)

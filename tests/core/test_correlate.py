@@ -1,6 +1,7 @@
 """What faults mean together: correlations, repeats, patience. Whoever came first, the end is the same."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,8 +9,8 @@ import pytest
 from planaria.core import correlate, history
 from planaria.core.catalog import text
 from planaria.core.classify import observed
-from planaria.core.correlate import due, patience
-from planaria.core.decision import decide
+from planaria.core.correlate import patience
+from planaria.core.decision import decide, due
 from planaria.core.errors import InvalidInput
 from planaria.core.fault import Action, Decision, Fault, Severity
 from planaria.core.kernel_log import read
@@ -133,16 +134,17 @@ def test_patience_is_data() -> None:
 
 
 def test_a_condition_is_due_when_it_has_lasted_and_is_still_reported() -> None:
-    bad = Fault("node_condition", "NetworkingReady/x", Severity.FATAL, "eks")
+    bad = Fault("node_condition", "KernelReady/ForkFailedOutOfPIDs", Severity.FATAL, "eks")
     node = NodeView("i-0aaaaaaaaaaaaaaa1")
     note = history.remember(node, bad, T, False)
     assert note is not None
     node = history.noted(node, note)
-    assert due(node, T + 1799) == []
-    assert due(node, T + 1800) == [("node_condition", "NetworkingReady/x", T)]
-    assert due(node, T + history.FORGOTTEN_SECONDS + 1) == []
+    assert due(node, POLICY, T + 1799) == []
+    assert due(node, POLICY, T + 1800) == [("node_condition", "KernelReady/ForkFailedOutOfPIDs", T)]
+    assert due(node, POLICY, T + history.FORGOTTEN_SECONDS + 1) == []
+    assert due(replace(node, acts={"reboot": T + 1}), POLICY, T + 3600) == [], "it must be told of again"
     well = history.remember(node, bad, T + 60, True)
-    assert well is not None and due(history.noted(node, well), T + 1800) == []
+    assert well is not None and due(history.noted(node, well), POLICY, T + 1800) == []
 
 
 HEADS = {

@@ -133,8 +133,10 @@ def test_the_next_step_when_the_last_one_did_not_help(
 
 def test_what_was_tried_for_another_kind_of_fault_says_nothing() -> None:
     assert decided(XID, node(tried={"reboot": {"at": T - 3600, "kind": "status_check"}})).rule == "xid-48"
-    by_a_person = {"reboot": {"at": T - 3600, "kind": "console", "code": "reboot"}}
-    assert decided(XID, node(tried=by_a_person)).action is Action.REPLACE
+    other_gpu = {"reboot": {"at": T - 3600, "kind": "xid", "code": "48", "pci": "0000:b4:00"}}
+    assert decided(XID, node(tried=other_gpu)).rule == "xid-48"
+    same_gpu = {"reboot": {"at": T - 3600, "kind": "xid", "code": "119", "pci": "0000:b3:00"}}
+    assert decided(XID, node(tried=same_gpu)).action is Action.REPLACE
 
 
 @pytest.mark.parametrize(

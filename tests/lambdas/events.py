@@ -34,7 +34,9 @@ def event(
 
 
 def agent(node: str, detail_type: str, at: float, **detail: Any) -> str:
-    body = {"version": 1, "instance_id": node, "boot_id": f"boot-{at}", "seq": 1, "time": at, **detail}
+    # Every report of readiness is of a boot of its own; which boot the others are of is not said here.
+    boot = f"boot-{at}" if detail_type == "Planaria Node Ready" else ""
+    body = {"version": 1, "instance_id": node, "boot_id": boot, "seq": 1, "time": at, **detail}
     return event(f"planaria.node/AROA:{node}", detail_type, body, at)
 
 
@@ -109,3 +111,13 @@ def condition(node: str, kind: str, status: str, reason: str, at: float) -> str:
         {"version": 1, "instance_id": node, "condition": said},
         at,
     )
+
+
+def lifecycle(node: str, at: float) -> str:
+    """Auto Scaling is about to terminate the instance and waits for its hook."""
+    detail = {
+        "LifecycleActionToken": "87654321-4321-4321-4321-210987654321", "AutoScalingGroupName": "workers",
+        "LifecycleHookName": "drain", "EC2InstanceId": node, "Origin": "AutoScalingGroup",
+        "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING", "Destination": "EC2",
+    }  # fmt: skip
+    return event("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action", detail, at)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,9 @@ def test_a_node_that_a_person_ended_is_not_replaced_while_the_group_is_large_eno
     grouped(world)
     ends(world, SICK, "Client.UserInitiatedShutdown")
     assert (last(world)["outcome"], last(world)["rule"]) == ("OBSERVED", "asked-by-a-person")
-    assert last(world)["looked"] == {"state_reason": "Client.UserInitiatedShutdown", "below_size": False}
+    assert last(world)["looked"] == {
+        "state_reason": "Client.UserInitiatedShutdown", "below_size": False, "state_now": "shutting-down",
+    }  # fmt: skip
     assert world.incidents == []
 
 
@@ -57,6 +60,8 @@ def test_when_ec2_does_not_answer_a_state_change_is_tried_again_and_a_warning_go
     def silent(*_: object) -> None:
         raise TransientError("EC2 does not answer")
 
+    old = world.fleet.instances[SICK]
+    world.fleet.instances[SICK] = dataclasses.replace(old, state="stopped")
     real = stub(world.fleet, "describe", silent)
     world.send(events.state(SICK, "stopped", world.now))
     assert world.incidents == []
@@ -195,7 +200,7 @@ def test_what_is_opened_is_as_strong_as_what_was_held(world: World) -> None:
     agent(world, "xid", "119")
     row = world.node(SICK)
     assert (row["phase"], row["action"], row["fault_code"]) == ("CLAIMED", "REPLACE", "119")
-    assert "xid 79" in row["reason"] and "held" not in row
+    assert "xid 79" in row["reason"]
 
 
 def test_a_strong_fault_finds_room_among_weak_ones_that_are_held(world: World) -> None:
@@ -207,3 +212,114 @@ def test_a_strong_fault_finds_room_among_weak_ones_that_are_held(world: World) -
     fall_off(world)
     held = world.node(SICK)["held"]
     assert len(held) == 8 and "REPLACE" in {body["action"] for body in held.values()}
+
+
+def test_a_late_end_of_an_instance_that_runs_again_is_stale(world: World) -> None:
+    """A person stopped and started it; the first event comes when EC2 says that it runs."""
+    world.clock.advance(600)
+    world.send(events.state(SICK, "stopped", world.now - 300))
+    assert (last(world)["outcome"], world.incidents) == ("STALE", [])
+    assert "EC2 says that the instance is running" in str(last(world)["reason"])
+
+
+def test_a_fresh_end_that_ec2_does_not_show_yet_is_asked_about_again(world: World) -> None:
+    world.send(events.state(SICK, "stopped", world.now))
+    assert world.incidents == []
+    old = world.fleet.instances[SICK]
+    world.fleet.instances[SICK] = dataclasses.replace(old, state="stopped")
+    world.run(70)
+    assert [row["node_id"] for row in world.incidents] == [SICK]
+
+
+def test_what_is_days_old_says_nothing_of_the_present(world: World) -> None:
+    world.clock.advance(400_000)
+    agent(world, "xid", "79", ago=3 * 86_400.0)
+    world.send(events.hyperpod(SICK, "Unhealthy", "fault", "Replace", world.now - 3 * 86_400))
+    assert (last(world)["outcome"], world.incidents) == ("STALE", [])
+    agent(world, "xid", "79", ago=3 * 3600.0)  # triage was out for hours
+    assert last(world)["outcome"] == "OPENED"
+
+
+@pytest.mark.parametrize(("boot", "outcome"), [("old", "STALE"), ("new", "OPENED"), ("", "OPENED")])
+def test_a_fault_of_an_older_boot_is_over_when_the_check_passed(
+    world: World, boot: str, outcome: str
+) -> None:
+    ready = json.loads(events.ready(SICK, world.now - 10, "demo-1", "10.0.0.2"))
+    ready["detail"]["boot_id"] = "new"
+    world.send(json.dumps(ready))
+    fault = json.loads(events.xid(SICK, 79, world.now - 60))
+    fault["detail"]["boot_id"] = boot
+    world.send(json.dumps(fault))
+    assert last(world)["outcome"] == outcome
+
+
+def test_what_was_not_believed_after_a_boot_is_judged_again_when_it_lasts(world: World) -> None:
+    """The alarm is told of once; nobody else would come back to it."""
+    world.gw.ledger.note_node(SICK, {"launched_at": world.now - 60})
+    world.send(events.alarm(SICK, "StatusCheckFailed_System", "ALARM", world.now))
+    assert last(world)["rule"] == "boot-grace"
+    world.clock.advance(360)
+    world.run()
+    assert [row["node_id"] for row in world.incidents] == [SICK]
+
+
+def test_a_healthy_report_does_not_end_what_another_source_stands_for(world: World) -> None:
+    agent(world, "xid", "74")
+    world.clock.advance(2)
+    world.send(events.hyperpod(SICK, "Unhealthy", "fault", "Replace", world.now))
+    world.clock.advance(2)
+    world.send(events.hyperpod(SICK, "Healthy", "", "", world.now))
+    assert last(world)["outcome"] == "JOINED" and "goes on for xid 74" in str(last(world)["reason"])
+    world.run()
+    assert world.ends[-1] == "HEALED" and "CANCELLED" not in world.ends
+
+
+def test_a_persons_reboots_say_nothing_of_the_hardware(world: World) -> None:
+    for _ in range(2):
+        world.start("heal_node", {"node_id": SICK, "action": "reboot", "reason": "new kernel"}, "by-hand")
+        world.run()
+        world.workflows.executions.clear()
+        world.clock.advance(7200)
+    agent(world, "xid", "74")
+    assert world.node(SICK)["action"] == "REBOOT"
+
+
+def test_a_held_retirement_outlives_another_session(build: Build) -> None:
+    """AWS tells of it once: it must not get lost because the node was rebooted meanwhile."""
+    world = build()
+    old = world.fleet.instances[SICK]
+    world.fleet.instances[SICK] = dataclasses.replace(old, tags={**old.tags, OPT_OUT: "true"})
+    world.send(events.retirement(SICK, world.now))
+    assert last(world)["outcome"] == "HELD"
+    world.start("heal_node", {"node_id": SICK, "action": "reboot", "reason": "by hand"})
+    world.run()
+    world.fleet.instances[SICK] = old
+    world.clock.advance(3600)
+    world.run()
+    world.run()
+    assert world.node(SICK)["action"] == "DRAIN" and world.node(SICK)["replaced_by"]
+
+
+def test_a_fault_that_was_taken_back_before_its_claim_opens_nothing(world: World) -> None:
+    """The healthy report is judged between the alarm's last look at the row and its claim."""
+    alarm = events.alarm(SICK, "StatusCheckFailed_System", "ALARM", world.now - 60)
+    well = events.alarm(SICK, "StatusCheckFailed_System", "OK", world.now - 5)
+    real = world.gw.ledger.claim
+
+    def claim(*args: Any, **kwargs: Any) -> Any:
+        world.gw.ledger.claim = real  # type: ignore[method-assign]
+        world.judge(well)
+        return real(*args, **kwargs)
+
+    world.gw.ledger.claim = claim  # type: ignore[method-assign]
+    world.send(alarm)
+    assert (world.outcomes_of("status_check"), world.incidents) == (["OBSERVED", "STALE"], [])
+
+
+def test_the_mail_about_held_nodes_is_not_lost_with_its_teller(world: World) -> None:
+    full(world)
+    world.notices.sent.clear()
+    world.kill("triage", "notices.publish", before=True)
+    fall_off(world)
+    world.run(300)
+    assert len(world.notices.sent) == 1 and "is held" in world.notices.sent[0][0]
