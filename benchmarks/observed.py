@@ -20,7 +20,9 @@ MACHINES = ("heal_node", "resume_job", "isolate_node", "launch_replacement")
 STANDING = ("sweep",)  # runs every minute, whatever happens: no part of a recovery
 HISTORY_EVENT_BYTES = 512  # of one line in a machine's own log, which holds no payload; generous
 SQS_REQUESTS = 3  # send, receive and delete, as if no two messages ever shared a batch
+SQS_BATCH = 10  # messages of one receive or delete
 PAGE = 50  # most events of one LookupEvents
+TRAIL = 10_000  # API calls that the emulator remembers
 _REPORT = re.compile(r"Billed Duration: (\d+) ms\tMemory Size: (\d+) MB")
 
 
@@ -128,20 +130,49 @@ class Observer:
         )
         return usage, dict(sorted(calls.items()))
 
+    def storm(self, since: float, events: int) -> tuple[Usage, int]:
+        """What AWS would bill for triage of this many events since then, and the invocations that did it.
+
+        All requests to the table count, those of the incidents' own functions as well; their transitions and
+        seconds do not. Raises PermanentError when the emulator has forgotten some of the requests.
+        """
+        lines = {"triage": self.lambda_lines(since).get("triage", [])}
+        invocations = list(_invocations(lines))
+        logged = sum(len(text.encode()) + costs.LOG_OVERHEAD for _, text in lines["triage"])
+        _, writes, reads = self._api_calls(since)
+        usage = Usage(
+            lambda_requests=len(invocations),
+            lambda_gb_seconds=sum(one.seconds * one.memory_mb / 1024 for one in invocations),
+            # Each is sent by itself; Lambda receives and deletes ten at a time, the last of a batch fewer.
+            sqs_requests=events + 2 * (events / SQS_BATCH + len(invocations)),
+            eventbridge_custom_events=events,
+            dynamodb_write_units=writes,
+            dynamodb_read_units=reads,
+            kms_requests=1,
+            log_gb=logged / 1e9,
+        )
+        return usage, len(invocations)
+
     def _api_calls(self, since: float) -> tuple[int, int, int]:
         """(events that agents and Lambdas put, DynamoDB write units, read units) since then."""
-        put = 0
+        put = seen = 0
         writes: Counter[tuple[str, str]] = Counter()
         reads: Counter[tuple[str, str]] = Counter()
         for event in self._trail(since):
+            seen += 1
             asked = json.loads(event["CloudTrailEvent"])
             name, parameters = event["EventName"], asked.get("requestParameters") or {}
             if name == "PutEvents" and event["AccessKeyId"] != KEY:
                 # The sandbox itself puts, with the root key, what AWS sends free of charge.
                 put += len(parameters.get("Entries", []))
+            elif event["AccessKeyId"] == ACCOUNT and name == "BatchGetItem":
+                for wanted in parameters["RequestItems"].values():
+                    reads.update((key["pk"]["S"], key["sk"]["S"]) for key in wanted["Keys"])
             elif event["AccessKeyId"] == ACCOUNT and name in ("UpdateItem", "GetItem"):
                 key = parameters["Key"]["pk"]["S"], parameters["Key"]["sk"]["S"]
                 (writes if name == "UpdateItem" else reads)[key] += 1
+        if seen >= TRAIL:
+            raise PermanentError(f"the emulator remembers {TRAIL:,} requests, and there were more")
         sizes = {key: self._row(key) for key in {*writes, *reads}}
         units = sum(
             number * costs.write_units(costs.item_bytes(sizes[key])) for key, number in writes.items()

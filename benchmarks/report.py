@@ -31,6 +31,21 @@ class Aim:
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """A value that must reach its aim."""
+
+    value: float
+    aim: float
+
+    @property
+    def met(self) -> bool:
+        return self.value >= self.aim
+
+    def document(self) -> dict[str, Any]:
+        return {"value": self.value, "aim": self.aim, "met": self.met}
+
+
+@dataclass(frozen=True, slots=True)
 class Spread:
     """Median, least, greatest and number of some measurements."""
 
@@ -83,7 +98,9 @@ def _processor() -> str:
     )
 
 
-def line(benchmark: str, machine: Machine, figures: Mapping[str, Any], aims: Mapping[str, Aim]) -> str:
+def line(
+    benchmark: str, machine: Machine, figures: Mapping[str, Any], aims: Mapping[str, Aim | Reached]
+) -> str:
     """One JSON object without a line break."""
     document = {
         "benchmark": benchmark,

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
+from planaria.core.claim import Claim
 from planaria.core.incident import incident_id
-from planaria.core.ledger import Claim
 from tests.e2e.conftest import Bench
 
 SHORT = {"steps": 60, "save_every": 10}
