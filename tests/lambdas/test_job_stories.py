@@ -53,6 +53,20 @@ def test_exits_of_the_survivors_before_the_node_fault_become_the_nodes_incident(
     assert list(outcomes.values()) == ["HEALED"]
 
 
+@pytest.mark.parametrize("nth", range(1, 9))
+@pytest.mark.parametrize("function", ["begin_resume", "close_resume"])
+def test_a_resume_that_stands_down_leaves_no_incident_open(world: World, function: str, nth: int) -> None:
+    """It dies on its way; once its row is closed nobody would come back for its incident."""
+    world.scheduler.end_ranks(JOB, -6, 0)
+    world.run(1)
+    world.kill(function, "table.write", nth=nth)
+    fall_off(world)
+    world.run()
+    world.run()
+    assert len(world.launched) == 1 and str(world.scheduler.state.jobs[JOB].state) == "RUNNING"
+    assert [row["incident_id"] for row in world.gw.ledger.incidents() if not row.get("outcome")] == []
+
+
 def test_exits_after_the_node_fault_open_nothing(world: World) -> None:
     fall_off(world)
     world.scheduler.end_ranks(JOB, -6, 0, 2)
