@@ -271,6 +271,10 @@ class ClusterFile(_Section):
             if key in seen:
                 raise ValueError(f"{what} twice")
             seen.add(key)
+        try:
+            overrides.overrides_of([entry.model_dump(mode="json") for entry in self.policy.catalog])
+        except InvalidInput as error:
+            raise ValueError(str(error)) from None
         return self
 
     @classmethod
@@ -404,6 +408,10 @@ def _rule(problem: ErrorDetails) -> str:
             return "must be a mapping of keys"
         case "too_short":
             return "must list at least one entry"
+        case "string_too_short":
+            return "must not be empty"
+        case "string_too_long":
+            return f"must have at most {context['max_length']} characters, not {len(given)}"
         case "value_error":
             return str(context["error"])
     message = problem["msg"].removeprefix("Input should be ")
@@ -414,5 +422,5 @@ def _nearest(location: tuple[int | str, ...]) -> str:
     """A hint for a misspelt key, found among all keys that a cluster file may have."""
     sections = (ClusterFile, Policy, Breaker, Maintenance, CatalogEntry, NodeGroup, Launch, Offering)
     known = sorted({name for section in sections for name in section.model_fields})
-    close = difflib.get_close_matches(str(location[-1]), known, n=1)
+    close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.7)
     return f" (is {close[0]} meant?)" if close else ""

@@ -6,6 +6,7 @@ acted on, so no act of ours is recorded, except those that the inventory brings 
 """
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,13 @@ def run(
     """One object per event and affected node, in the order of files, then events, then entities.
 
     Each has the outcome in few words first, then its explanation (core/explain.py) as nested objects.
-    inventory: JSON list of `node_id`, `instance_type`, `state`, `job_id`, `launched_at`,
+    A file `-` is stdin. inventory: JSON list of `node_id`, `instance_type`, `state`, `job_id`, `launched_at`,
     `capacity_reservation_id` (optional: `acts`); without it every instance that an event names is managed.
     cluster: a cluster file, for its policy. Raises InvalidInput, one sentence, for a file that is missing or
     unreadable; what an event file says is never an error.
     """
+    if [*files, inventory].count(Path("-")) > 1:
+        raise InvalidInput("- is stdin, which can be read only once")
     nodes = _inventory(inventory) if inventory is not None else None
     policy = _policy(cluster)
     judge = _Judge(nodes, policy)
@@ -93,6 +96,10 @@ def _printed(file: Path, explanation: Explanation) -> dict[str, Any]:
 
 
 def _read(file: Path) -> bytes:
+    if str(file) == "-":
+        if sys.stdin is None:
+            raise InvalidInput("stdin is closed, so there is no event to read")
+        return sys.stdin.buffer.read()
     try:
         return Path(file).read_bytes()
     except OSError as error:

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
+from planaria.core import catalog
 from planaria.core.cluster import Cluster
 from planaria.core.errors import InvalidInput
+from planaria.core.overrides import _NO_FAULTS
 from planaria.recipes import ClusterFile, Policy
 
 CLUSTERS = sorted((Path(__file__).parent.parent / "recipes" / "clusters").glob("*.yaml"))
@@ -205,9 +207,9 @@ def test_defaults_are_the_lambdas_defaults(tmp_path: Path) -> None:
         ),
         (
             "policy.catalog",
-            [{"kind": "spot_interruption", "code": "*", "action": "MONITOR", "reason": "r"}],
+            [{"kind": "spot_interruption", "code": "stop", "action": "MONITOR", "reason": "r"}],
             (
-                "policy.catalog[0]: action must be DRAIN or REPLACE for spot_interruption *, not MONITOR: "
+                "policy.catalog[0]: action must be DRAIN or REPLACE for spot_interruption stop, not MONITOR: "
                 "AWS takes the instance anyway, and its job would be left without a node."
             ),
         ),
@@ -225,6 +227,35 @@ def test_defaults_are_the_lambdas_defaults(tmp_path: Path) -> None:
             "policy.catalog",
             [{"kind": "xid", "code": "63", "action": "REBOOT", "reason": "r", "families": ["P5"]}],
             "policy.catalog[0].families[0]: must be an instance family such as p5, not 'P5'.",
+        ),
+        (
+            "policy.catalog",
+            [{"kind": "xid", "code": "63", "action": "REBOOT", "reason": ""}],
+            "policy.catalog[0].reason: must not be empty.",
+        ),
+        (
+            "policy.catalog",
+            [{"kind": "xid", "code": "63", "action": "REBOOT", "reason": "r" * 301}],
+            "policy.catalog[0].reason: must have at most 300 characters, not 301.",
+        ),
+        ("node_groups.0.launch.key", "", "node_groups[0].launch.key: must not be empty."),
+        ("policy.bogus", 1, "policy.bogus: is no known key."),
+        (
+            "policy.catalog",
+            [{"kind": "bogus", "code": "63", "action": "REBOOT", "reason": "r"}],
+            (
+                "policy.catalog[0]: kind 'bogus' is not in the catalogue (it has: "
+                + ", ".join(sorted(catalog.kinds() - _NO_FAULTS))
+                + ")."
+            ),
+        ),
+        (
+            "policy.catalog",
+            [{"kind": "state_change", "code": "*", "action": "REPLACE", "reason": "r"}],
+            (
+                "policy.catalog[0]: code must name what it answers to, not '*': AWS ends these nodes anyway; "
+                "write stopping, stopped, shutting-down or terminated, one entry for each."
+            ),
         ),
         ("policy.max_attempts", 0, "policy.max_attempts: must be greater than or equal to 1, not 0."),
         ("policy.max_attempts", True, "policy.max_attempts: must be a whole number, not True."),
@@ -329,6 +360,18 @@ def test_the_example_shows_every_key_of_a_policy_with_its_default() -> None:
         (
             {"catalog": [{"kind": "xid", "code": 94, "action": "RESET", "reason": "r"}] * 2},
             "policy.catalog has an answer to xid 94 twice.",
+        ),
+        (
+            {
+                "catalog": [
+                    {"kind": "xid", "code": "*", "action": "MONITOR", "reason": "r"},
+                    {"kind": "xid", "code": 79, "action": "REPLACE", "reason": "r"},
+                ]
+            },
+            (
+                "policy.catalog[1]: xid 79 is never reached, for policy.catalog[0], xid *, answers all of it "
+                "before; put the narrower one first, or leave one out."
+            ),
         ),
     ],
 )

@@ -31,6 +31,8 @@ _NO_TEXT = {
     b"(\xb5/\xfd": "zstdcat FILE",
     b"LPKSHHRH": "journalctl -k --file FILE",
 }
+# A byte order mark and one character of ASCII.
+_UTF_16 = re.compile(rb"\xff\xfe[\x01-\x7f]\x00|\xfe\xff\x00[\x01-\x7f]")
 
 
 @app.command("classify-log")
@@ -163,8 +165,23 @@ def _lines(log: IO[bytes], file: str, counted: Counter[str]) -> Iterator[tuple[i
             for magic, tool in _NO_TEXT.items():
                 if line.startswith(magic):
                     raise InvalidInput(f"{file}: is no text; `{tool} | planaria classify-log -` reads it")
+            if _UTF_16.match(line):
+                tool = "iconv -f UTF-16 -t UTF-8 FILE"
+                raise InvalidInput(f"{file}: is text in UTF-16; `{tool} | planaria classify-log -` reads it")
         counted["lines"] = number
-        yield number, line.decode("utf-8", errors="replace")
+        yield number, _told(line).decode("utf-8", errors="replace")
+
+
+def _told(line: bytes) -> bytes:
+    """The kernel's words in a line of `journalctl -o json`, any other line as it is. The journal writes a
+    message that holds control characters as a list of its bytes."""
+    if not line.startswith(b"{") or b'"MESSAGE"' not in line:
+        return line
+    try:
+        message = json.loads(line).get("MESSAGE")
+        return message.encode(errors="replace") if isinstance(message, str) else bytes(message)
+    except (ValueError, TypeError, RecursionError):
+        return line
 
 
 def _print_json(found: Iterator[dict[str, Any]]) -> None:
@@ -181,8 +198,7 @@ def _print_json(found: Iterator[dict[str, Any]]) -> None:
 
 
 def _indented(fault: dict[str, Any]) -> str:
-    text = json.dumps(fault, indent=2, ensure_ascii=False, allow_nan=False)
-    return "  " + text.replace("\n", "\n  ")
+    return "  " + screen.as_json(fault).replace("\n", "\n  ")
 
 
 def _print_table(found: Iterator[dict[str, Any]], counted: Counter[str]) -> None:

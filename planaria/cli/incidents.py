@@ -30,8 +30,11 @@ def incidents(
     """
     gateways = connect(cluster, folder, aws).gateways
     heads = [head for head in gateways.ledger.incidents() if not (is_open and head.get("outcome"))]
-    names = records.names_of(gateways.ledger.nodes())
-    documents = [records.incident_summary(head, names) for head in records.newest_first(heads)[:limit]]
+    nodes = list(gateways.ledger.nodes())
+    names, waiting = records.names_of(nodes), records.waiting(nodes)
+    documents = [
+        records.incident_summary(head, names, waiting) for head in records.newest_first(heads)[:limit]
+    ]
     if as_json:
         screen.emit(documents)
         return
@@ -46,7 +49,7 @@ def incidents(
             d["incident_id"],
             d["name"] or d["node_id"] or d["job_id"],
             d["action"],
-            d["outcome"] or Text("running", style="cyan"),
+            d["outcome"] or _open(d["approval"] is not None),
             opened[d["incident_id"]],
             screen.span(d["seconds"]) if d["seconds"] is not None else None,
             d["reason"],
@@ -79,6 +82,11 @@ def incident(
     shown.print(picture(head, steps, names, bar_width(shown.width)))
 
 
+def _open(waits: bool) -> Text:
+    """The outcome of an incident that has none yet."""
+    return Text("waits for you", style="yellow") if waits else Text("running", style="cyan")
+
+
 def picture(head: Row, steps: list[Row], names: dict[str, str], bar: int) -> Group:
     """An incident for people: its facts, then its timeline."""
     node = head.get("node_id")
@@ -96,7 +104,9 @@ def picture(head: Row, steps: list[Row], names: dict[str, str], bar: int) -> Gro
     fact("job", head.get("job_id"))
     fact("action", f"{head.get('action')} ({head.get('rule', '')})")
     fact("why", head.get("reason"))
-    fact("outcome", screen.word(head["outcome"]) if head.get("outcome") else Text("running", style="cyan"))
+    done = {str(row["step"]) for row in steps}
+    asked = "approval_asked" in done and "approved" not in done
+    fact("outcome", screen.word(head["outcome"]) if head.get("outcome") else _open(asked))
     fact("because", head.get("outcome_reason"))
     if head.get("resume_step") is not None:
         why = f" ({head['resume_step_reason']})" if head.get("resume_step_reason") else ""

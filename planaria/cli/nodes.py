@@ -27,7 +27,12 @@ def nodes(
     gateways = target.gateways
     documents = [
         document
-        for document in records.node_documents(gateways.ledger.nodes(), gateways.fleet.cluster())
+        for document in records.node_documents(
+            gateways.ledger.nodes(),
+            gateways.fleet.cluster(),
+            gateways.cluster.policy,
+            gateways.clock.now(),
+        )
         if everything or document["state"] not in GONE
     ]
     if as_json:
@@ -43,10 +48,12 @@ def nodes(
     keys = ("name", "node_id", "instance_type", "zone", "state", "health", "job_id", "incident_id")
     columns: tuple[str, ...] = ("NAME", "ID", "TYPE", "ZONE", "STATE", "HEALTH", "JOB", "INCIDENT")
     rows = [[document[key] for key in keys] for document in documents]
-    why = [_held(document) for document in documents]
-    if any(why):
-        columns, rows = (*columns, "HELD"), [[*row, held] for row, held in zip(rows, why, strict=True)]
-    screen.console().print(screen.table(columns, rows, fold=("HEALTH", "INCIDENT", "HELD")))
+    for name, said in (("HELD", _held), ("SUSPECT", _suspect)):
+        cells = [said(document) for document in documents]
+        if any(cells):
+            columns = (*columns, name)
+            rows = [[*row, cell] for row, cell in zip(rows, cells, strict=True)]
+    screen.console().print(screen.table(columns, rows, fold=("HEALTH", "INCIDENT", "HELD", "SUSPECT")))
 
 
 def _held(document: records.Document) -> str | None:
@@ -54,3 +61,15 @@ def _held(document: records.Document) -> str | None:
     if document["approval"]:
         return f"waits for approval until {document['approval']['until']}"
     return str(document["held"]) if document["held"] else None
+
+
+def _suspect(document: records.Document) -> str | None:
+    """Faults that were seen, that ask for an act, and that nothing was done about."""
+    return "\n".join(_suspicion(one) for one in document["suspect"]) or None
+
+
+def _suspicion(one: records.Document) -> str:
+    what = f"{one['kind']} {one['code']}" if one["kind"] != one["code"] else one["kind"]
+    return (
+        f"{what}: waits for {one['waits_for']}" if one["waits_for"] else f"{what}: asks for {one['action']}"
+    )

@@ -5,9 +5,28 @@ from typing import Annotated
 
 import typer
 
+
+class Named(str):
+    """A cluster's name that was given, by option or environment; the default is a plain text."""
+
+    __slots__ = ()
+
+
+def _named(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
+    source = context.get_parameter_source(str(parameter.name))
+    return value if source is None or source.name.startswith("DEFAULT") else Named(value)
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
 Cluster = Annotated[
-    str, typer.Option("--cluster", metavar="NAME", envvar="PLANARIA_CLUSTER", help="The cluster's name.")
+    str,
+    typer.Option(
+        "--cluster",
+        metavar="NAME",
+        envvar="PLANARIA_CLUSTER",
+        callback=_named,
+        help="The cluster's name.",
+    ),
 ]
 Folder = Annotated[
     Path | None,

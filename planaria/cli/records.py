@@ -8,10 +8,12 @@ from typing import Any
 from rich.text import Text
 
 from planaria.cli.screen import iso
+from planaria.cli.suspicions import suspicions
 from planaria.core import approval
 from planaria.core.errors import InvalidInput
 from planaria.core.incident import ACTIVE, NODE_ID, Step, incident_id
 from planaria.core.plans import is_gone
+from planaria.core.policy import Policy
 from planaria.core.ports import Instance
 from planaria.core.table import Row
 from planaria.wiring import Gateways
@@ -47,8 +49,8 @@ def find_node(rows: Iterable[Row], text: str) -> str:
     raise InvalidInput(f"no node of this cluster is called {text!r:.80}; {has}")
 
 
-def node_document(row: Row, instance: Instance | None) -> Document:
-    """instance: what EC2 says now, None when it has forgotten the instance."""
+def node_document(row: Row, instance: Instance | None, suspect: list[Document]) -> Document:
+    """instance: what EC2 says now, None when it has forgotten the instance. suspect: of suspicions.py."""
     gone = is_gone(row) or (instance is None and "ready_at" in row)
     state = instance.state if instance is not None else ("terminated" if gone else row.get("state"))
     health = row.get("health") or ("Schedulable" if "ready_at" in row else "Unschedulable")
@@ -67,11 +69,12 @@ def node_document(row: Row, instance: Instance | None) -> Document:
         "replaces": row.get("replaces"),
         "launched_at": iso(row.get("launched_at") or (instance.launched_at if instance else None)),
         "held": row.get("held_reason") if row.get("held") else None,
-        "approval": _waits_for(row),
+        "approval": waits_for(row),
+        "suspect": suspect,
     }
 
 
-def _waits_for(row: Row) -> Document | None:
+def waits_for(row: Row) -> Document | None:
     """What a person is asked about this node; the task token stays in the ledger."""
     asked = approval.of(row)
     if asked is None or "answer" in asked:
@@ -83,15 +86,21 @@ def _waits_for(row: Row) -> Document | None:
     }
 
 
-def node_documents(rows: Iterable[Row], instances: Iterable[Instance]) -> list[Document]:
-    """One per node of the ledger and of EC2, by name, then by launch."""
+def node_documents(
+    rows: Iterable[Row], instances: Iterable[Instance], policy: Policy, now: float
+) -> list[Document]:
+    """One per node of the ledger and of EC2, by name, then by launch. now: epoch seconds."""
     known = {row["node_id"]: row for row in rows}
     present = {instance.node_id: instance for instance in instances}
-    documents = [node_document(row, present.get(node)) for node, row in known.items()]
+    documents = [
+        node_document(row, present.get(node), suspicions(row, policy, now)) for node, row in known.items()
+    ]
     for node, instance in present.items():
         if node not in known:
             row = {"node_id": node, "name": instance.tags.get("planaria:name"), "state": instance.state}
-            documents.append(node_document(row | {"group": instance.tags.get("planaria:group")}, instance))
+            documents.append(
+                node_document(row | {"group": instance.tags.get("planaria:group")}, instance, [])
+            )
     return sorted(documents, key=lambda d: (d["name"] or "~", d["launched_at"] or "", d["node_id"]))
 
 
@@ -121,8 +130,8 @@ def incident_document(head: Row, steps: Iterable[Row]) -> Document:
     }
 
 
-def incident_summary(head: Row, names: Mapping[str, str]) -> Document:
-    """One line of `planaria incidents`. names: scheduler name by instance id."""
+def incident_summary(head: Row, names: Mapping[str, str], waiting: Mapping[str, Document]) -> Document:
+    """One line of `planaria incidents`. names: scheduler name by instance id. waiting: by incident."""
     began = head.get("detected_at") or head.get("opened_at")
     closed = head.get("closed_at")
     node = head.get("node_id")
@@ -137,7 +146,14 @@ def incident_summary(head: Row, names: Mapping[str, str]) -> Document:
         "closed_at": iso(closed),
         "seconds": round(float(closed) - float(began), 3) if closed and began else None,
         "reason": head.get("outcome_reason") or head.get("reason") or "",
+        "approval": None if head.get("outcome") else waiting.get(head["incident_id"]),
     }
+
+
+def waiting(rows: Iterable[Row]) -> dict[str, Document]:
+    """What a person is asked, by incident."""
+    asked = [document for row in rows if (document := waits_for(row)) is not None]
+    return {document["incident_id"]: document for document in asked}
 
 
 def newest_first(heads: Iterable[Row]) -> list[Row]:

@@ -103,7 +103,9 @@ def replay(
             raise InvalidInput(f"say from when on with --since T: {_WHEN}")
         _times(since, until, now)  # a wrong one is said before anything is connected
         target = connect(cluster, folder, aws)
-        window = _times(since, until, target.gateways.clock.now())
+        clock = target.gateways.clock.now()
+        _past(moment(since, clock, "--since"), clock)
+        window = _times(since, until, clock)
         basis = chosen or _deployed(target, export is not None)
         with _bar(shown) as told:
             lookback = basis.policy.breaker.window_seconds
@@ -154,6 +156,7 @@ def event(
     _times(since, None, time.time())
     target = connect(cluster, folder, aws)
     now = target.gateways.clock.now()
+    _past(moment(since, now, "--since"), now)
     start, _ = _times(since, None, now)
     ledger, body = target.gateways.ledger, bodies(target)
     direct = ledger.outcome(event_id, now)
@@ -202,7 +205,21 @@ def moment(text: str, now: float, option: str) -> float:
 def _times(since: str, until: str | None, now: float) -> tuple[float, float]:
     """The window, cut to where there can be events: rows expire, and clocks are at most an hour apart."""
     start, end = moment(since, now, "--since"), moment(until, now, "--until") if until is not None else now
+    _ordered(start, end if until is not None else None)
     return max(start, now - EVENT_DAYS * DAY - HOUR), min(end, now + HOUR)
+
+
+def _ordered(start: float | None, end: float | None) -> None:
+    if start is not None and end is not None and end <= start:
+        raise InvalidInput(
+            f"--until ({explained.iso(end)}) must be later than --since ({explained.iso(start)}); "
+            "`--since 2h --until 1h` is the hour that ended an hour ago"
+        )
+
+
+def _past(since: float, now: float) -> None:
+    if since > now:
+        raise InvalidInput(f"--since ({explained.iso(since)}) lies in the future; it must be {_WHEN}")
 
 
 def bodies(target: Target) -> Callable[[str], bytes]:
@@ -248,6 +265,7 @@ def _window(recording: Recording, since: str | None, until: str | None, limit: i
         recording.since = moment(since, now, "--since")
     if until is not None:
         recording.until = moment(until, now, "--until")
+        _ordered(recording.since if since is not None else None, recording.until)
         recording.events = [row for row in recording.events if float(row["at"]) < recording.until]
     start = recording.since if recording.since is not None else float("-inf")
     wanted = [number for number, row in enumerate(recording.events) if float(row["at"]) >= start]

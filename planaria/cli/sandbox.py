@@ -7,7 +7,7 @@ import typer
 from rich.text import Text
 
 from planaria.cli import options, screen
-from planaria.cli.target import connect, need_head, short
+from planaria.cli.target import connect, need_head, sandbox_folder, short
 from planaria.core.errors import InvalidInput, PlanariaError
 
 app = typer.Typer(no_args_is_help=True, help="The whole system on this machine, without an AWS account.")
@@ -40,6 +40,14 @@ def up(
     port: options.Port = 0,
     auth: Annotated[bool, typer.Option("--auth", help="The emulator enforces IAM.")] = False,
     job: Annotated[bool, typer.Option("--job/--no-job", help="Start the training job gpt-demo.")] = True,
+    cluster_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Cluster file, to try its policy; by default recipes/clusters/demo.yaml.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: options.Json = False,
     folder: options.Folder = None,
 ) -> None:
@@ -50,11 +58,19 @@ def up(
     from planaria.sandbox.demo import JOB_ID, recipe
     from planaria.sandbox.interruption import interruptible
     from planaria.sandbox.kept_logs import LoggedWorld
-    from planaria.sandbox.world import WorldConfig, default_folder
+    from planaria.sandbox.world import DEMO_CLUSTER, WorldConfig, default_folder
 
-    chosen = folder if folder is not None else default_folder(options.DEFAULT_CLUSTER)
+    file = cluster_file if cluster_file is not None else DEMO_CLUSTER
+    name, size = _cluster(file)
+    chosen = folder if folder is not None else default_folder(name)
     config = WorldConfig(
-        folder=chosen, time_scale=time_scale, boot_seconds=boot_seconds, port=port, auth=auth, outlive=True
+        folder=chosen,
+        cluster_file=file,
+        time_scale=time_scale,
+        boot_seconds=boot_seconds,
+        port=port,
+        auth=auth,
+        outlive=True,
     )
     with interruptible(), screen.Stages(screen.console(stderr=as_json)) as stages:
         world = LoggedWorld(config, stages)
@@ -62,21 +78,36 @@ def up(
             world.up()
             if job:
                 stages(f"starting the job {JOB_ID}")
-                world.submit(JOB_ID, recipe(ENDLESS))
+                whole = recipe(ENDLESS)
+                world.submit(JOB_ID, whole | {"nodes": min(size, whole["nodes"])})
     if as_json:
         screen.emit(status_document(chosen))
         return
     url = world.emulator.url if world.emulator is not None else ""
-    where = "" if folder is None else f" --dir {folder}"
+    where = "" if name == options.DEFAULT_CLUSTER else f" --cluster {name}"
+    where = where if folder is None else f" --dir {folder}"
     shown = screen.console()
     shown.print(Text(f"\nThe sandbox runs in {short(chosen)}; the AWS emulator is at {url}."))
     for command, what in (
         ("planaria nodes", "its nodes"),
-        ("planaria inject xid79 --node demo-3", "break one"),
+        (f"planaria inject xid79 --node {name}-{min(size, 3)}", "break one"),
         ("planaria incidents", "see it heal"),
         ("planaria sandbox down", "end it"),
     ):
         shown.print(Text(f"  {command}{where}".ljust(48 + len(where))) + Text(what, style="dim"))
+
+
+def _cluster(file: Path) -> tuple[str, int]:
+    """Name and number of nodes. Raises InvalidInput for a file that no sandbox can be made from."""
+    from planaria.recipes import ClusterFile, Scheduler
+
+    found = ClusterFile.load(file)
+    if found.scheduler is not Scheduler.PROCESS:
+        raise InvalidInput(
+            f"{file}: scheduler must be 'process' for a sandbox, not '{found.scheduler.value}': its nodes "
+            "are process groups of this machine; change it in a copy"
+        )
+    return found.name, sum(group.size for group in found.node_groups)
 
 
 @app.command("down")
@@ -91,9 +122,8 @@ def down(
     """
     from planaria.sandbox.folder import end
     from planaria.sandbox.interruption import uninterrupted
-    from planaria.sandbox.world import default_folder
 
-    chosen = folder if folder is not None else default_folder(cluster)
+    chosen = sandbox_folder(cluster, folder)
     with uninterrupted():
         ended = end(chosen)
     if as_json:
@@ -114,9 +144,7 @@ def status(
 
     Example: planaria sandbox status --json
     """
-    from planaria.sandbox.world import default_folder
-
-    chosen = folder if folder is not None else default_folder(cluster)
+    chosen = sandbox_folder(cluster, folder)
     document = status_document(chosen)
     if as_json:
         screen.emit(document)

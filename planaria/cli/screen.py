@@ -2,6 +2,7 @@
 everything else goes to stderr."""
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -10,19 +11,44 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
+from rich.segment import Segment
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
+
+from planaria.core.ansi import SEQUENCE
 
 PIPE_WIDTH = 120
 """Columns where the other end is no terminal and nobody said how wide it is."""
 
 
+# Logs, events and tags are written by others: their colours, cursor moves, window titles and reversed texts
+# are not this terminal's.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_UNESCAPED = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def clean(text: str) -> str:
+    """The text without control characters, but for line ends and tabs."""
+    return _CONTROL.sub("", SEQUENCE.sub("", text))
+
+
+class _Screen(Console):
+    """A console on which only its own styles reach the terminal, whatever a text holds."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(clean(segment.text), segment.style)
+
+
 def console(stderr: bool = False) -> Console:
     """A console on the stream as it is now."""
-    made = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    made = _Screen(stderr=stderr, highlight=False, soft_wrap=False)
     if not made.is_terminal and "COLUMNS" not in made._environ:
         made.width = PIPE_WIDTH
     return made
@@ -30,12 +56,18 @@ def console(stderr: bool = False) -> Console:
 
 def emit(document: Any) -> None:
     """The answer of a command with --json."""
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(as_json(document) + "\n")
+
+
+def as_json(document: Any) -> str:
+    """JSON in which every control character is escaped; JSON itself asks for that of the first 32 alone."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    return _UNESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def say(text: str, stderr: bool = True) -> None:
     """One line for people; markup in `text` is not interpreted."""
-    console(stderr).print(Text(text), soft_wrap=True)
+    console(stderr).print(Text(clean(text)), soft_wrap=True)
 
 
 def iso(at: object) -> str | None:
@@ -93,7 +125,7 @@ COLOURS = {
 
 def word(value: object) -> Text:
     """One of the words of the system in its colour; a dash where there is none."""
-    text = "" if value is None else str(value)
+    text = "" if value is None else clean(str(value))
     return Text(text or "-", style=COLOURS.get(text, "") if text else "dim")
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planaria.cli import screen
+from planaria.cli import options, screen
 from planaria.core.cluster import Cluster
 from planaria.core.errors import InvalidInput
 from planaria.core.policy import Policy
@@ -34,14 +34,28 @@ def connect(cluster: str, folder: Path | None, on_aws: bool) -> Target:
     """
     if on_aws:
         return _aws(cluster)
-    from planaria.sandbox.world import default_folder
-
-    chosen = folder if folder is not None else default_folder(cluster)
+    chosen = sandbox_folder(cluster, folder)
     if folder is None and not (chosen / "sandbox.json").exists():
         return _aws(cluster)
     target = _sandbox(chosen)
     screen.say(f"sandbox {target.cluster} in {short(chosen)}")
     return target
+
+
+def sandbox_folder(cluster: str, folder: Path | None) -> Path:
+    """The folder of the sandbox that is meant. Raises InvalidInput where name and folder contradict."""
+    from planaria.sandbox.job_folder import read_json
+    from planaria.sandbox.world import default_folder
+
+    if folder is None:
+        return default_folder(cluster)
+    there = (read_json(folder / "sandbox.json") or {}).get("cluster")
+    if isinstance(cluster, options.Named) and there not in (None, cluster):
+        raise InvalidInput(
+            f"--cluster (or PLANARIA_CLUSTER) says {str(cluster)!r:.40}, but the sandbox in {short(folder)} "
+            f"(--dir or PLANARIA_SANDBOX) is {there}; leave one of the two out"
+        )
+    return folder
 
 
 def _sandbox(folder: Path) -> Target:

@@ -17,7 +17,9 @@ def triage(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...", help="Each holds one event as JSON, or a list.", show_default=False
+            metavar="FILE...",
+            help="Each holds one event as JSON, or a list; - reads stdin.",
+            show_default=False,
         ),
     ],
     observe: Annotated[bool, typer.Option("--observe", help="Judge only; nothing is done.")] = False,

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 
 from planaria.core import nvlink5
+from planaria.core.ansi import SEQUENCE
 from planaria.core.catalog import INJECTED
 
 MESSAGE_LIMIT = 1024
@@ -33,7 +34,8 @@ _NVLINK5 = re.compile(
 _PROCESS = re.compile(r"(?:^|, )(pid|name)='?([^',]*)'?")
 _SM = re.compile(r"\(GPC (\d+), TPC (\d+), SM (\d+)\)")
 _LINK = re.compile(r"\b[Ll]ink (-?\d+)")
-_RECOVERY = re.compile(r"(?:(0x[0-9A-Fa-f]{1,8}) ?)?\(([^()]*)\)[^()]*$")
+# The line names the action before and the one since: `changed from 0x0 (None) to 0x2 (OS Reboot)`.
+_RECOVERY = re.compile(r"\bto (0x[0-9A-Fa-f]{1,8})\b(?: ?\(([^()]*)\))?")
 _CAUSE = re.compile(r"(?:[Dd]ue to|[Cc]aused by) previous Xid (\d+)")
 _PCI = re.compile(r"(?:([0-9a-f]+):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-7])?")
 
@@ -98,8 +100,7 @@ def read(line: str, driver: str = "") -> Observation | None:
     driver: the version of the NVIDIA driver that wrote the line, "" when unknown; it decides how Xid 144 to
     150 are read.
     """
-    if len(line) > LINE_LIMIT:
-        line = line[:LINE_LIMIT]
+    line = _plain(line)
     if "Xid (" in line:
         if match := _XID.search(line):
             return _xid(line, driver, *match.groups(default=""))
@@ -116,8 +117,15 @@ def read(line: str, driver: str = "") -> Observation | None:
 
 def loaded(line: str) -> str:
     """The version of the NVIDIA driver that begins its work with this line, "" when none does."""
-    match = _LOADED.search(line[:LINE_LIMIT]) if "NVRM: loading" in line else None
+    match = _LOADED.search(line) if "NVRM: loading" in (line := _plain(line)) else None
     return match[1] if match else ""
+
+
+def _plain(line: str) -> str:
+    """The line without the colours of `dmesg --color=always`, cut where no kernel's own line ends."""
+    if len(line) > LINE_LIMIT:
+        line = line[:LINE_LIMIT]
+    return SEQUENCE.sub("", line) if "\x1b" in line else line
 
 
 class KernelLog:
@@ -137,6 +145,7 @@ class KernelLog:
         driver: as for `read`, of this very line.
         """
         self.began = 0
+        line = _plain(line)
         seen = read(line, driver) if "Xid" in line or "NVRM" in line or "NEURON_HW_ERR" in line else None
         if self._heads:
             self._heads = {gpu: age + 1 for gpu, age in self._heads.items() if age < WINDOW}
@@ -165,11 +174,9 @@ def _xid(line: str, driver: str, address: str, instance: str, code: str, rest: s
     injected, verdict = False, ""
     if code == "154":
         if match := _RECOVERY.search(rest):
-            number, words = match[1], match[2].strip()
-            verdict = _VERDICTS.get(words.lower(), "")
-            if not verdict and number is not None:
-                verdict = _RECOVERY_ACTIONS.get(int(number, 16), "")
-            details["recovery"] = words
+            words = (match[2] or "").strip()
+            verdict = _VERDICTS.get(words.lower()) or _RECOVERY_ACTIONS.get(int(match[1], 16), "")
+            details |= {"recovery": words} if words else {}
     elif "XC" in rest and (match := _NVLINK5.search(rest)):
         injected, verdict, said = _nvlink5(code, driver, *match.groups(default=""))
         details |= said

@@ -18,7 +18,7 @@ answers to them. `/well` is answered to by none."""
 _WILD = re.compile(r"\*|\?|\[!?\]?[^\]]*\]")
 _FILLINGS = ("", "0", "q", "79", "q0q", "q/q")
 _QUALIFIERS = ("", "/q", "/reset", *(f"/{word}" for word in sorted(TAKEN_BACK)))
-_MOST_SAMPLES = 5_000
+_MOST_SAMPLES = 1_000
 
 
 def sweeps(kind: str, code: str) -> bool:
@@ -38,8 +38,13 @@ def hides(earlier: "Override", later: "Override") -> bool:
     if earlier.families and not (later.families and set(later.families) <= set(earlier.families)):
         return False
     family = later.families[0] if later.families else ""
-    samples = [code for code in _samples(later.code, earlier.code) if later.answers(later.kind, code, family)]
-    return bool(samples) and all(earlier.answers(later.kind, code, family) for code in samples)
+    ever = False
+    for code in _samples(later.code, earlier.code):
+        if later.answers(later.kind, code, family):
+            if not earlier.answers(later.kind, code, family):
+                return False
+            ever = True
+    return ever
 
 
 def _samples(pattern: str, other: str) -> Iterator[str]:

@@ -136,3 +136,15 @@ def test_held_nodes_have_a_column_of_their_own(bench: Bench) -> None:
     bench.gateways.ledger.note_node(NODES[0], held)
     assert "HELD" in bench.run("nodes").out
     assert bench.run("nodes", "--json").json[0]["held"] == "maintenance until noon"
+
+
+def test_the_listing_says_which_incident_waits_for_a_person(bench: Bench, name: str) -> None:
+    other = bench.add_incident(NODES[0], closed=False)
+    found = {each["incident_id"]: each["approval"] for each in bench.run("incidents", "--json").json}
+    assert found[other] is None and found[name]["until"] == "2026-11-02T10:14:16.000Z"
+    lines = {line.split()[0]: line for line in bench.run("incidents").out.splitlines() if line[1:3] == "i-"}
+    assert "waits for you" in lines[name] and "running" in lines[other]
+    assert "waits for you" in bench.run("incident", name).out
+    assert bench.run("approve", name).status == 0
+    assert "waits for you" not in bench.run("incidents").out
+    assert "waits for you" not in bench.run("incident", name).out

@@ -184,6 +184,58 @@ def test_as_a_program(tmp_path: Path) -> None:
     assert [fault["code"] for fault in json.loads(done.stdout)] == ["79"]
 
 
+def test_a_coloured_log(bench: Bench, log: Path) -> None:
+    log.write_text(
+        f"\x1b[32m[ 12.5] \x1b[0m\x1b[33mNVRM: \x1b[0m\x1b[31m{XID_79.removeprefix('NVRM: ')}\x1b[0m\n"
+    )
+    assert [fault["code"] for fault in found(bench, str(log))] == ["79"]
+
+
+def test_utf_16_is_refused_with_the_way_out(bench: Bench, log: Path) -> None:
+    for encoding in ("utf-16-le", "utf-16-be"):
+        log.write_bytes(f"\ufeff{XID_79}\n".encode(encoding))
+        answer = bench.run("classify-log", str(log))
+        assert (answer.status, answer.out) == (2, "")
+        tool = "`iconv -f UTF-16 -t UTF-8 FILE | planaria classify-log -` reads it"
+        assert answer.err == f"planaria: {log}: is text in UTF-16; {tool}.\n"
+    log.write_bytes(f"\ufeff{XID_79}\n".encode())
+    assert [fault["code"] for fault in found(bench, str(log))] == ["79"]
+
+
+def test_the_journal_as_json(bench: Bench, log: Path) -> None:
+    changed = (
+        "NVRM: Xid (PCI:0000:cb:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (OS Reboot)"
+    )
+    entries: list[Any] = [
+        {"MESSAGE": "NVRM: Xid (PCI:0000:b3:00): 45, pid=1, name=p"},
+        {"MESSAGE": changed, "x": "(foo)"},
+        {"MESSAGE": list(f"\x1b[31m{XID_79}".encode())},  # as the journal writes what is no plain text
+        *({"MESSAGE": message} for message in (None, 7, {"a": 1}, [256], ["a"])),
+    ]
+    log.write_text("".join(json.dumps(entry) + "\n" for entry in entries) + '{"MESSAGE": "' + XID_48)
+    faults = found(bench, str(log))
+    assert [(fault["line"], fault["code"], fault["verdict"]) for fault in faults] == [
+        (1, "45", ""),
+        (2, "154", "reboot"),
+        (3, "79", ""),
+        (9, "48", ""),
+    ]
+    assert (faults[0]["details"]["name"], faults[1]["message"]) == ("p", changed)
+
+
+def test_what_a_log_says_does_not_reach_the_terminal_raw(bench: Bench, log: Path) -> None:
+    log.write_text(
+        "NVRM: Xid (PCI:0000:b3:00): a\x1bb\x07\x9b1m\x7f, pid=1\n"
+        "NVRM: Xid (PCI:0000:b3:00): 154, x (\x9b31m\u202ey)"
+    )
+    shown = bench.run("classify-log", str(log)).out
+    assert not [char for char in shown if not char.isprintable() and char != "\n"]
+    assert "Xid a" in shown
+    raw = bench.run("classify-log", str(log), "--json").out
+    assert not [char for char in raw if not char.isprintable() and char != "\n"]
+    assert any("\x9b" in fault["message"] for fault in json.loads(raw))
+
+
 def test_a_line_that_never_ends_and_bytes_that_are_no_text(bench: Bench, log: Path) -> None:
     log.write_bytes(
         b"\xff\xfe\x00" * 300_000 + b"\n" + XID_79.encode() + b"\n" + b"A" * 200_000 + XID_48.encode()

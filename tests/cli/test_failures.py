@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from botocore import exceptions as aws
@@ -79,6 +80,40 @@ def test_a_failure_in_a_command(failing: Failing) -> None:
 
 def test_ctrl_c(failing: Failing) -> None:
     assert failing(KeyboardInterrupt()) == (130, "", "Stopped.\n")
+
+
+_INTERRUPTED = """
+import sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {module!r}:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupts())
+import planaria.cli
+assert "typer" not in sys.modules and "rich" not in sys.modules
+if {run}:
+    import runpy
+    sys.argv = ["planaria", "nodes"]
+    runpy.run_module("planaria.cli", run_name="__main__")
+sys.exit(planaria.cli.main(["nodes"]))
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "rich", "botocore", "boto3"])
+@pytest.mark.parametrize("run", [False, True])
+def test_ctrl_c_while_it_starts(module: str, run: bool, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED.format(module=module, run=run)],
+        cwd=Path(__file__).parents[2],
+        env={"PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Stopped.\n")
 
 
 def test_a_defect_says_so_without_a_traceback(failing: Failing) -> None:

@@ -37,6 +37,7 @@ def test_nodes(bench: Bench) -> None:
         "launched_at": "2026-11-02T09:14:05.000Z",
         "held": None,
         "approval": None,
+        "suspect": [],
     }
     assert documents[2]["incident_id"] == name
     table = bench.run("nodes").out
@@ -181,3 +182,68 @@ def test_jobs(bench: Bench) -> None:
     assert document["waits_for"] == [{"node_id": NODES[2], "name": "demo-3", "incident_id": f"{NODES[2]}-1"}]
     assert (document["attempt"], document["resume_step"]) == (1, 40)
     assert "step 40" in bench.run("jobs").out
+
+
+def seen(bench: Bench, node: str, kind: str, code: str, at: float, detector: str = "agent") -> None:
+    entry = {
+        "kind": kind,
+        "code": code,
+        "pci": "",
+        "place": "",
+        "detector": detector,
+        "last": at,
+        "minutes": [],
+    }
+    recent = dict(bench.node(node).get("recent") or {})
+    bench.gateways.ledger.note_node(node, {"recent": recent | {f"{kind}|{code}||": entry}})
+
+
+def test_a_fault_that_waits_for_a_second_observer_is_shown(bench: Bench) -> None:
+    bench.add_nodes()
+    assert "SUSPECT" not in bench.run("nodes").out
+    seen(bench, NODES[0], "gpu_missing", "count", NOW + 10)
+    documents = bench.run("nodes", "--json").json
+    assert documents[0]["suspect"] == [
+        {
+            "kind": "gpu_missing",
+            "code": "count",
+            "pci": None,
+            "seen_at": "2026-11-02T09:14:15.000Z",
+            "action": "REBOOT",
+            "rule": "unconfirmed",
+            "waits_for": "a second observer",
+        }
+    ]
+    assert [document["suspect"] for document in documents[1:]] == [[]] * 3
+    shown = bench.run("nodes").out
+    assert "SUSPECT" in shown and "gpu_missing count: waits for a second observer" in shown
+
+
+def test_what_was_answered_is_old_or_asks_for_nothing_is_no_suspicion(bench: Bench) -> None:
+    bench.add_nodes()
+    note = bench.gateways.ledger.note_node
+    seen(bench, NODES[0], "gpu_missing", "count", NOW - 86_500)
+    seen(bench, NODES[0], "xid", "13", NOW + 10)
+    seen(bench, NODES[1], "gpu_missing", "count", NOW + 10)
+    note(NODES[1], {"acts": {"reboot": NOW + 11}})
+    seen(bench, NODES[2], "gpu_missing", "count", NOW + 10)
+    bench.add_incident(NODES[2], closed=False)
+    seen(bench, NODES[3], "gpu_missing", "count", NOW + 10)
+    bench.add_incident(NODES[3])  # it ended after the fault was seen
+    assert [document["suspect"] for document in bench.run("nodes", "--json").json] == [[]] * 4
+
+
+def test_a_suspicion_says_what_it_waits_for(bench: Bench) -> None:
+    bench.add_nodes()
+    note = bench.gateways.ledger.note_node
+    seen(bench, NODES[0], "gpu_missing", "count", NOW + 10)
+    note(NODES[0], {"launched_at": NOW})
+    seen(bench, NODES[1], "node_health", "silent", NOW + 10)
+    seen(bench, NODES[2], "xid", "79", NOW + 10)
+    seen(bench, NODES[3], "xid", "79", NOW + 10)
+    note(NODES[3], {"held": True, "held_reason": "breaker: full"})
+    found = [document["suspect"] for document in bench.run("nodes", "--json").json]
+    assert [one["waits_for"] for each in found for one in each] == ["the boot to settle", "it to last", None]
+    assert found[3] == []  # the hold says why
+    shown = bench.run("nodes").out
+    assert "xid 79: asks for REPLACE" in shown and "silent: waits for it to last" in shown

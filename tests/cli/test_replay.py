@@ -256,7 +256,7 @@ def test_an_observing_cluster_is_asked_what_acting_would_do(tell: Tell) -> None:
     story = tell(cluster(mode="observe"))
     for code in (79, 79):
         story.world.send(events.xid(SICK, code, story.world.now - 1))
-        story.world.run(5)
+        story.world.run(61)
     found = story.json("--cluster-file", str(DEMO_CLUSTER))
     assert [each["then"]["outcome"] for each in found["events"]] == ["OPENED", "OPENED"]
     assert [each["now"]["outcome"] for each in found["events"]] == ["OPENED", "JOINED"]
@@ -508,6 +508,33 @@ def test_wrong_input_is_one_sentence(bench: Bench, tmp_path: Path) -> None:
         answer = bench.run("replay", *words)
         assert (answer.status, answer.out) == (2, ""), words
         assert says in answer.err and answer.err.count("\n") == 1, answer.err
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "says"),
+    [
+        ("replay", ("--since", "1h", "--until", "2h"), "must be later than --since ("),
+        ("replay", ("--since", "1h", "--until", "1h"), "must be later than --since ("),
+        (
+            "replay",
+            ("--since", "2026-11-02", "--until", "2026-11-01"),
+            "--until (2026-11-01T00:00:00.000Z) must",
+        ),
+        ("replay", ("--events", "FILE", "--since", "1h", "--until", "2h"), "must be later than --since ("),
+        ("replay", ("--since", "9999-01-01"), "--since (9999-01-01T00:00:00.000Z) lies in the future"),
+        ("replay", ("--since", "2026-11-03", "--until", "2026-11-04"), "lies in the future"),
+        ("event", ("some-id", "--since", "9999-01-01"), "lies in the future"),
+    ],
+)
+def test_a_window_that_cannot_be(
+    bench: Bench, tmp_path: Path, command: str, words: tuple[str, ...], says: str
+) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    answer = bench.run(
+        command, *(str(tmp_path / "empty.jsonl") if word == "FILE" else word for word in words)
+    )
+    assert (answer.status, answer.out) == (2, "")
+    assert says in answer.err and answer.err.count("\n") == 1
 
 
 def test_an_empty_file_and_an_empty_window(bench: Bench, tmp_path: Path) -> None:

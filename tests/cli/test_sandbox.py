@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from planaria.cli import sandbox, target
 from planaria.core.errors import InvalidInput, PermanentError
@@ -17,7 +18,7 @@ from planaria.sandbox.demo import FAULTS as DEMO_FAULTS
 from planaria.sandbox.demo import recipe
 from planaria.sandbox.errors import SandboxError
 from planaria.sandbox.kept_logs import LoggedWorld, keep_logs
-from planaria.sandbox.world import WorldConfig
+from planaria.sandbox.world import DEMO_CLUSTER, WorldConfig
 from tests.cli.conftest import Bench
 
 
@@ -60,6 +61,62 @@ def test_up_does_not_take_a_folder_that_holds_something_else(bench: Bench, tmp_p
     assert answer.status == 2
     assert "is not empty; choose a new folder with --dir" in answer.err
     assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("nodes",), ("replay", "--since", "1h"), ("sandbox", "status"), ("sandbox", "down"), ("breaker",)],
+)
+@pytest.mark.parametrize("by", ["option", "environment"])
+def test_a_name_that_is_not_the_sandboxs_is_refused(
+    bench: Bench, tmp_path: Path, words: tuple[str, ...], by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ignored, the name would show, or even end, another cluster than the one that was named."""
+    (tmp_path / "sandbox.json").write_text(json.dumps({"cluster": "mine"}))
+    monkeypatch.setenv("PLANARIA_SANDBOX", str(tmp_path))
+    more: tuple[str, ...] = ("--cluster", "nosuch")
+    if by == "environment":
+        monkeypatch.setenv("PLANARIA_CLUSTER", "nosuch")
+        more = ()
+    answer = bench.run(*words, *more)
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err == (
+        f"planaria: --cluster (or PLANARIA_CLUSTER) says 'nosuch', but the sandbox in {tmp_path} (--dir or "
+        "PLANARIA_SANDBOX) is mine; leave one of the two out.\n"
+    )
+    assert (tmp_path / "sandbox.json").exists()
+
+
+@pytest.mark.parametrize("more", [(), ("--cluster", "mine")])
+def test_a_folder_alone_says_which_sandbox_it_is(
+    bench: Bench, tmp_path: Path, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sandbox.json").write_text(json.dumps({"cluster": "mine"}))
+    monkeypatch.setenv("PLANARIA_SANDBOX", str(tmp_path))
+    answer = bench.run("nodes", *more)
+    assert (answer.status, "is dead" in answer.err) == (2, True)
+
+
+def test_up_with_a_cluster_file(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    class Made(LoggedWorld):
+        def up(self) -> Any:
+            made.append(self)
+            raise InvalidInput("far enough")
+
+    monkeypatch.setattr("planaria.sandbox.kept_logs.LoggedWorld", Made)
+    document = yaml.safe_load(DEMO_CLUSTER.read_text()) | {"name": "mine"}
+    document["policy"]["mode"] = "approve"
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump(document))
+    assert bench.run("sandbox", "up", "--cluster-file", str(file)).status == 2
+    (world,) = made
+    assert (world.file.name, world.file.policy.mode.value, world.folder.name) == ("mine", "approve", "mine")
+    file.write_text(yaml.safe_dump(document | {"scheduler": "slurm"}))
+    answer = bench.run("sandbox", "up", "--cluster-file", str(file))
+    assert (answer.status, len(made)) == (2, 1)
+    assert "scheduler must be 'process' for a sandbox, not 'slurm'" in answer.err
 
 
 @pytest.mark.parametrize(

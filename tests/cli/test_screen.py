@@ -1,9 +1,12 @@
 """Times, durations and progress."""
 
 import io
+import json
+import re
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from planaria.cli import records, screen
 
@@ -37,6 +40,38 @@ def test_span(seconds: float, text: str) -> None:
 def test_ago(passed: float, text: str) -> None:
     assert screen.ago(1000.0, 1000.0 + passed) == text
     assert screen.ago(None, 1.0) == ""
+
+
+WILD = "a\x1b[31mb\x1b]0;title\x07c\x9b5md\x00e\x85f\u202eg\x7fh\x1b"
+
+
+def test_foreign_text_is_without_control_characters() -> None:
+    assert screen.clean(WILD) == "abcdefgh"
+    assert screen.clean("two\nlines\tand [red]brackets[/red] é") == "two\nlines\tand [red]brackets[/red] é"
+
+
+def test_only_the_screens_own_styles_reach_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = screen.console()
+    shown.print(screen.table(("A", "B"), [(WILD, Text(WILD, style="bold"))], fold=("B",)))
+    shown.print(Text(WILD), WILD, soft_wrap=True)
+    screen.say(WILD, stderr=False)
+    out = capsys.readouterr().out
+    assert "\x1b[1m" in out  # bold is ours
+    assert out.count("abcdefgh") == 2  # rich takes the end of the title from a Text before it is cleaned
+    left = re.sub(r"\x1b\[[0-9;]*m", "", out)
+    assert not [char for char in left if not char.isprintable() and char != "\n"]
+    assert "\x1b[31m" not in out
+
+
+def test_json_keeps_control_characters_as_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    screen.emit({"text": WILD})
+    out = capsys.readouterr().out
+    assert not [char for char in out if not char.isprintable() and char != "\n"]
+    assert json.loads(out) == {"text": WILD}
 
 
 def _stages(terminal: bool, fail: bool = False) -> str:

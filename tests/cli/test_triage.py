@@ -1,6 +1,8 @@
 """triage --observe: the exit status and what stands on stdout; what is judged is tested in tests/core."""
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -138,6 +140,20 @@ def test_inventory_and_cluster(bench: Bench, spot: Path, tmp_path: Path) -> None
     refused = bench.run("triage", "--observe", "--cluster", str(broken), str(spot))
     assert refused.status == 2
     assert "cluster.yaml" in refused.err
+
+
+def test_an_event_from_stdin(bench: Bench, spot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def piped() -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(spot.read_bytes())))
+
+    piped()
+    (document,) = bench.run("triage", "--observe", "--json", "-").json
+    assert (document["file"], document["kind"]) == ("-", "spot_interruption")
+    piped()
+    answer = bench.run("triage", "--observe", "-", "-")
+    assert (answer.status, answer.err) == (2, "planaria: - is stdin, which can be read only once.\n")
+    monkeypatch.setattr(sys, "stdin", None)
+    assert bench.run("triage", "--observe", "-").status == 2
 
 
 def test_without_observe_nothing_is_judged(bench: Bench, spot: Path) -> None:

@@ -1,6 +1,7 @@
 """What faults mean together: correlations, repeats, patience. Whoever came first, the end is the same."""
 
 import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -147,7 +148,7 @@ def test_a_condition_is_due_when_it_has_lasted_and_is_still_reported() -> None:
     assert well is not None and due(history.noted(node, well), POLICY, T + 1800) == []
 
 
-HEADS = {
+HEADS: dict[str, Callable[[str, str], Sequence[object]]] = {
     "correlations.csv": correlate.correlations_of,
     "repeats.csv": correlate.repeats_of,
     "patience.csv": correlate.patience_of,
@@ -156,7 +157,7 @@ HEADS = {
 
 @pytest.mark.parametrize("name", HEADS)
 def test_the_tables_are_read(name: str) -> None:
-    assert len(HEADS[name](name, text(name))) == len(text(name).splitlines()) - 1  # type: ignore[operator]
+    assert len(HEADS[name](name, text(name))) == len(text(name).splitlines()) - 1
 
 
 @pytest.mark.parametrize(

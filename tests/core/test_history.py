@@ -9,6 +9,7 @@ import pytest
 from planaria.core import history
 from planaria.core.fault import Fault, Severity
 from planaria.core.node import NodeView
+from planaria.core.occurrences import Seen
 from planaria.core.table import holds
 from planaria.memory.table import MemoryTable
 
@@ -146,17 +147,17 @@ def test_a_note_that_rests_on_an_older_row_is_refused() -> None:
         ([0, 3], 1),
         ([0, 4], 2),
         ([0, 1, 5, 6, 30], 3),
-        (list(range(0, 121)), 3),  # never quiet: another occurrence each hour
+        (list(range(121)), 3),  # never quiet: another occurrence each hour
     ],
 )
 def test_what_comes_within_minutes_is_one_occurrence(minutes: list[int], bursts: int) -> None:
     for order in itertools.islice(itertools.permutations(minutes), 6):
-        seen = history.Seen("xid", "13", "", "", "", 0.0, tuple(sorted(order)))
+        seen = Seen("xid", "13", "", "", "", 0.0, tuple(sorted(order)))
         assert seen.bursts(0.0) == bursts
 
 
 def test_old_minutes_are_no_occurrence_of_the_window() -> None:
-    seen = history.Seen("xid", "13", "", "", "", 0.0, (0, 100, 200))
+    seen = Seen("xid", "13", "", "", "", 0.0, (0, 100, 200))
     assert seen.bursts(150 * 60.0) == 1
 
 

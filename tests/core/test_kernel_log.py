@@ -273,6 +273,55 @@ def test_the_shared_samples() -> None:
     ]
 
 
+COLOURED = (
+    "\x1b[32m[  123.456789] \x1b[0m\x1b[33mNVRM: \x1b[0m\x1b[31mXid (PCI:0000:b3:00): 79, pid=1, GPU has"
+    " fallen off the bus.\x1b[0m"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "meaning"),
+    [
+        (COLOURED, "79"),
+        (
+            "NVRM: Xid (PCI:0000:b3:00): \x1b[31m154, changed to 0x2\x1b[0m (Node Reboot Required)",
+            "154/reboot",
+        ),
+        (
+            "\x1b]8;;http://x\x07nvidia-nvswitch3:\x1b]8;;\x1b\\ SXid (PCI:0000:05:00.0): 24007, Fatal",
+            "24007/fatal",
+        ),
+    ],
+)
+def test_the_colours_of_dmesg_are_no_part_of_a_line(line: str, meaning: str) -> None:
+    for seen in (read(line), KernelLog().feed(line)):
+        assert seen is not None
+        assert seen.meaning == meaning and "\x1b" not in seen.message
+    assert (
+        loaded("\x1b[33mNVRM: \x1b[0mloading NVIDIA UNIX Open Kernel Module for x86_64  570.158.01")
+        == "570.158.01"
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "meaning"),
+    [
+        ('from 0x0 (None) to 0x2 (Node Reboot Required)","PRIORITY":"3","x":"(foo)"}', "154/reboot"),
+        ("from 0x0 (None) to 0x1 (GPU Reset Required) (repeated 3 times)", "154/reset"),
+        ("from 0x2 (Node Reboot Required) to 0x0 (None) (was: Node Reboot Required)", "154/none"),
+        ("from 0x0 (None) to 0x2 (OS Reboot) (x)", "154/reboot"),
+        ("from 0x0 (None) to 0x1 (PF FLR) (x)", "154/reset"),
+        ("from 0x0 (None) to 0x2", "154/reboot"),
+        ("from 0x0 (Node Reboot Required)", "154"),
+        ("(Node Reboot Required)", "154"),
+    ],
+)
+def test_the_verdict_of_an_xid_154_is_what_the_action_changed_to(told: str, meaning: str) -> None:
+    seen = read(f"NVRM: Xid (PCI:0000:cb:00): 154, GPU recovery action changed {told}")
+    assert seen is not None
+    assert seen.meaning == meaning
+
+
 words = st.sampled_from(
     [
         *[

@@ -52,11 +52,11 @@ def test_an_answer_without_a_qualifier_is_for_all_but_those_that_take_the_fault_
     recovery = one("xid", "154*", "REPLACE")
     assert answer(recovery, "xid", "154/reboot") == "REPLACE"
     assert answer(recovery, "xid", "154/none") == "MONITOR"
-    checks = one("status_check", "*", "REPLACE")
+    checks = one("status_check", "StatusCheckFailed", "REPLACE")
     assert answer(checks, "status_check", "StatusCheckFailed") == "REPLACE"
     for qualifier in ("unknown", "ambiguous", "well"):
         assert answer(checks, "status_check", f"StatusCheckFailed/{qualifier}") == "MONITOR"
-    ends = one("state_change", "*", "DRAIN")
+    ends = one("state_change", "terminated", "DRAIN")
     assert answer(ends, "state_change", "terminated") == "DRAIN"
     assert answer(ends, "state_change", "terminated/requested") == "MONITOR"
     conditions = one("node_condition", "KernelReady/*", "REBOOT")
@@ -134,12 +134,11 @@ def test_a_broken_entry_is_refused_with_one_sentence(entry: dict[str, Any], sent
 @pytest.mark.parametrize(
     ("kind", "code"),
     [
-        ("spot_interruption", "*"),
         ("spot_interruption", "terminate"),
-        ("capacity_end", "*"),
+        ("lifecycle", "autoscaling:EC2_INSTANCE_TERMINATING"),
+        ("lifecycle", "autoscaling:*"),
         ("capacity_end", "interruption"),
         ("state_change", "terminated"),
-        ("state_change", "*"),
         ("state_change", "shut*"),
     ],
 )
@@ -165,7 +164,11 @@ def test_what_may_be_new_or_is_a_matter_of_taste_is_allowed() -> None:
         ("node_condition", "NetworkUnavailable/NoRoute", "REBOOT"),
         ("node_health", "NvidiaErrorTerminate", "REBOOT"),
         ("efa", "rdma_read_wr_err", "REBOOT"),
-        ("fallen_off_bus", "*", "REBOOT"),
+        ("fallen_off_bus", "fallen_off_bus", "REBOOT"),
+        ("lifecycle", "warm-pool", "MONITOR"),
+        ("node_health", "*/unhealthy", "REPLACE"),
+        ("xid", "*", "MONITOR"),
+        ("xid", "7?", "REPLACE"),
         ("lustre", "*", "MONITOR"),
     ):
         assert one(kind, code, action)[0].action == action
@@ -175,6 +178,97 @@ def test_the_same_answer_twice_is_refused() -> None:
     entry = {"kind": "xid", "code": "63", "action": "REBOOT", "reason": "r"}
     with pytest.raises(InvalidInput, match=r"policy\.catalog\[1\]: xid 63 stands there twice"):
         overrides_of([entry, {**entry, "action": "RESET"}])
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "action", "sentence"),
+    [
+        ("xid", "*", "REPLACE", "must be MONITOR for xid *, not REPLACE: an answer to every xid can only"),
+        ("xid", "??", "REBOOT", "write the number of an Xid instead"),
+        ("xid", "*/*", "DRAIN", "action must be MONITOR for xid */*"),
+        ("sxid", "?*", "RESET", "write the number of an SXid instead"),
+        ("node_health", "*", "REPLACE", "for REPLACE write a code such as NvidiaErrorTerminate"),
+        ("status_check", "Status*", "REPLACE", "action must be MONITOR for status_check Status*"),
+        ("fallen_off_bus", "*", "REBOOT", "write its code as `planaria triage` shows it instead"),
+        ("efa", "[!x]*", "REPLACE", "action must be MONITOR for efa [!x]*"),
+        ("lifecycle", "*", "MONITOR", "ends these nodes anyway; write autoscaling:EC2_INSTANCE_TERM"),
+        ("spot_interruption", "*", "REPLACE", "write terminate, stop, hibernate, one entry for each"),
+        ("capacity_end", "*", "DRAIN", "write interruption, expiration, one entry for each"),
+        ("state_change", "*", "MONITOR", "code must name what it answers to, not '*'"),
+        ("state_change", "*", "REPLACE", "write stopping, stopped, shutting-down or terminated"),
+        ("state_change", "pending", "MONITOR", "every node is pending once, its replacement too"),
+        ("state_change", "running", "REPLACE", "code must be stopping, stopped, shutting-down or terminated"),
+        ("state_change", "[pr]*", "REPLACE", "code must be stopping, stopped"),
+        ("state_change", "*ing", "REPLACE", "code must be stopping, stopped"),
+        ("rebalance", "*", "REPLACE", "action must be MONITOR or DRAIN for rebalance, not REPLACE"),
+        ("rebalance", "rebalance", "REBOOT", "action must be MONITOR or DRAIN for rebalance, not REBOOT"),
+        ("lifecycle", "launch-successful", "REPLACE", "must be MONITOR for lifecycle launch-successful"),
+    ],
+)
+def test_an_answer_to_everything_can_only_weaken(kind: str, code: str, action: str, sentence: str) -> None:
+    for families in ([], ["p5"]):
+        with pytest.raises(InvalidInput) as refusal:
+            one(kind, code, action, families=families)
+        said = str(refusal.value)
+        assert said.startswith("policy.catalog[0].") and sentence in said
+        assert "\n" not in said and ". " not in said
+
+
+def several(*entries: tuple[str, str, str, list[str]]) -> tuple[Override, ...]:
+    return overrides_of(
+        [
+            {"kind": kind, "code": code, "action": action, "families": families, "reason": "r"}
+            for kind, code, action, families in entries
+        ]
+    )
+
+
+P5, P4 = ["p5"], ["p4d", "p5"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("xid", "*", "MONITOR", []), ("xid", "79", "REPLACE", [])),
+        (("xid", "*", "MONITOR", []), ("xid", "79", "REPLACE", P5)),
+        (("xid", "*", "MONITOR", P4), ("xid", "79", "REPLACE", P5)),
+        (("xid", "7?", "REBOOT", []), ("xid", "79", "REPLACE", [])),
+        (("xid", "7*", "REBOOT", []), ("xid", "7?", "REPLACE", [])),
+        (("xid", "154", "REBOOT", []), ("xid", "154/reset", "REPLACE", [])),
+        (("xid", "154", "REBOOT", []), ("xid", "154/*", "REPLACE", [])),
+        (("xid", "63", "REBOOT", ["p5", "p4d"]), ("xid", "63", "REPLACE", P4)),
+        (("node_condition", "KernelReady/*", "REBOOT", []), ("node_condition", "KernelReady/x", "DRAIN", [])),
+    ],
+)
+def test_what_is_never_reached_is_refused(first: Any, second: Any) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        several(("sxid", "1", "DRAIN", []), first, second)
+    what, before = f"{second[0]} {second[1]}", f"{first[0]} {first[1]}"
+    assert str(refusal.value) == (
+        f"policy.catalog[2]: {what} is never reached, for policy.catalog[1], {before}, answers all of it "
+        "before; put the narrower one first, or leave one out"
+    )
+    if (first[1], first[3]) != (second[1], second[3]) and first[1] != second[1]:
+        assert len(several(second, first)) == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("xid", "*", "MONITOR", P5), ("xid", "79", "REPLACE", [])),
+        (("xid", "*", "MONITOR", P5), ("xid", "79", "REPLACE", ["p4d"])),
+        (("xid", "*", "MONITOR", P5), ("xid", "79", "REPLACE", P4)),
+        (("xid", "154", "REBOOT", []), ("xid", "154/none", "REPLACE", [])),
+        (("xid", "149", "REBOOT", []), ("xid", "149/injected", "RESET", [])),
+        (("xid", "154/reset", "REBOOT", []), ("xid", "154", "REPLACE", [])),
+        (("xid", "154/*", "REBOOT", []), ("xid", "154", "REPLACE", [])),
+        (("xid", "7?", "REBOOT", []), ("xid", "7*", "REPLACE", [])),
+        (("xid", "79", "REBOOT", []), ("sxid", "79", "REPLACE", [])),
+        (("efa", "missing", "REBOOT", []), ("efa", "link_down", "REPLACE", [])),
+    ],
+)
+def test_what_is_reached_in_part_stays(first: Any, second: Any) -> None:
+    assert len(several(first, second)) == 2
 
 
 @settings(max_examples=200, deadline=None, database=None)

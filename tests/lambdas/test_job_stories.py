@@ -104,7 +104,7 @@ def test_two_nodes_of_one_job_at_once_are_resumed_once(world: World) -> None:
 
 @pytest.mark.parametrize("nth", range(2, 9))
 def test_triage_killed_before_the_job_hears_of_its_second_node(world: World, nth: int) -> None:
-    """The claim stands and the note in the job's `pending` is missing: the job must wait for this node too."""
+    """The claim stands and the note in the job's `pending` is missing: the job must wait for it too."""
     fall_off(world)
     world.run(until=lambda: bool(world.launched))
     world.kill("triage", "table.write", nth=nth)

@@ -1,4 +1,4 @@
-"""Meaning over time through the Lambdas: what EC2 adds, opt-out, confirmation, lasting conditions, the ladder."""
+"""Meaning over time through the Lambdas: what EC2 adds, opt-out, confirmation, what lasts, the ladder."""
 
 import dataclasses
 import json

@@ -23,7 +23,13 @@ class FakeBus:
         self.trouble: Exception | None = None
         self.tries = 0
 
-    def put(self, source: str, detail_type: str, details: Sequence[Mapping[str, Any]]) -> None:
+    def put(
+        self,
+        source: str,
+        detail_type: str,
+        details: Sequence[Mapping[str, Any]],
+        resources: Sequence[str] = (),
+    ) -> None:
         self.tries += 1
         if self.trouble is not None:
             raise self.trouble

@@ -52,7 +52,9 @@ def test_two_places_of_one_gpu_are_two_faults(tmp_path: Path) -> None:
     """Whether an engine exception repeats on one TPC or wanders tells a bad GPU from a bad application."""
     log = tmp_path / "kernel.log"
     probe = KernelLogProbe(log)
-    line = "NVRM: Xid (PCI:0000:b3:00): 13, pid=1, name=x, Graphics SM Warp Exception on (GPC 1, TPC {}, SM 0): Bad"
+    line = (
+        "NVRM: Xid (PCI:0000:b3:00): 13, pid=1, name=x, Graphics SM Exception on (GPC 1, TPC {}, SM 0): Bad"
+    )
     write(log, line.format(3), line.format(3), line.format(4))
     assert [d["count"] for d in probe.poll(0.0)] == [1, 1]
 
