@@ -35,7 +35,9 @@ def hold(gw: Gateways, row: Row, judgement: Judgement, body: dict[str, str], wha
     kept = {**body, "action": str(judgement.action or Action.MONITOR), "detector": detector}
     if not isinstance(held, dict):
         gw.ledger.note_node(row["node_id"], {**facts, "held": {name: kept}}, when=missing("held"))
-    elif name not in held and (room := _room(held, kept)) is not None:
+    elif name in held or (room := _room(held, kept)) is None:
+        gw.ledger.note_node(row["node_id"], facts)
+    else:
         same = exists("held") & missing(("held", name))
         gw.ledger.note_node(row["node_id"], {**facts, ("held", name): kept}, when=same)
         if room:
