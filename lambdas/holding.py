@@ -23,6 +23,8 @@ TOLD_SECONDS = 3600.0
 """A storm holds many nodes; a person is told of the first, and again after an hour."""
 
 TELLING_SECONDS = 60.0
+AGAIN_SECONDS = 300.0
+"""What was told again and is still held is told again after so long."""
 
 
 def hold(gw: Gateways, row: Row, judgement: Judgement, body: dict[str, str], what: str, why: str) -> None:
@@ -62,11 +64,11 @@ def _tell(gw: Gateways, row: Row, what: str, why: str) -> None:
 
 def strongest(row: Row, judgement: Judgement) -> Judgement:
     """What is opened answers the held faults of the node too, so it must be as strong as the strongest of
-    them that its source has not taken back."""
-    standing = {name: body for name, body in (row.get("held") or {}).items() if name in row.get("recent", {})}
-    for name, body in standing.items():
-        action = _action(body)
-        if judgement.action is not None and action.strength > judgement.action.strength:
+    them that its source has not taken back and that nothing has answered."""
+    answered, recent = history.answered_at(NodeView.from_row(row)), row.get("recent") or {}
+    for name, body in (row.get("held") or {}).items():
+        action, stands = _action(body), float((recent.get(name) or {}).get("last", 0.0)) > answered
+        if stands and judgement.action is not None and action.strength > judgement.action.strength:
             reason = f"{judgement.reason}; {name.replace('|', ' ').strip()} was held and asks for {action}"
             judgement = dataclasses.replace(judgement, action=action, reason=reason)
     return judgement
@@ -74,7 +76,8 @@ def strongest(row: Row, judgement: Judgement) -> Judgement:
 
 def covers(row: Row, judgement: Judgement) -> bool:
     """What is held on the node asks for at least as much as this judgement."""
-    most = max((_action(body).strength for body in (row.get("held") or {}).values()), default=-1)
+    held = row.get("held") if row.get("held_since") else None
+    most = max((_action(body).strength for body in (held or {}).values()), default=-1)
     return judgement.action is not None and judgement.action.strength <= most
 
 
@@ -93,7 +96,7 @@ def _action(body: Mapping[str, Any]) -> Action:
 
 def holds(row: Row, fault: Fault) -> bool:
     """This very fault waits on the node's row."""
-    return _name(fault) in (row.get("held") or {})
+    return bool(row.get("held_since")) and _name(fault) in (row.get("held") or {})
 
 
 def release(gw: Gateways, nodes: list[Row]) -> int:
@@ -120,31 +123,48 @@ def _tell_of_untold(gw: Gateways, held: list[Row]) -> None:
 
 
 def again(gw: Gateways, row: Row) -> bool:
-    """The held signals of a node go through triage again, but for those that the present state of the node
-    has settled or still holds."""
-    over = [name for name, body in row["held"].items() if _settled_or_sent(gw, row, body)]
-    if not over:
-        return False
-    removes: list[Path] = [("held", name) for name in over] if len(over) < len(row["held"]) else ["held"]
-    gw.table.write(row["pk"], row["sk"], removes=removes, when=exists("held"))
+    """The strongest held signal of a node goes through triage again, unless something still holds it; what
+    the present state of the node has settled is held no longer. True when something was done.
+
+    What is told again stays held until it is settled, so that nothing weaker is opened in its place.
+    """
+    now, settled, standing = gw.clock.now(), [], []
+    for name, body in row["held"].items():
+        text = body["event"] if "event" in body else gw.objects.get(body["event_key"]).decode()
+        ends = _ends(gw, row, text)
+        if ends <= {Outcome.STALE, Outcome.COVERED}:
+            settled.append(name)
+        elif Outcome.HELD not in ends and not gw.breaker.full(now, body.get("detector", "")):
+            standing.append((_action(body).strength, name, text))
+    if settled:
+        left = len(settled) < len(row["held"])
+        removes: list[Path] = [("held", name) for name in settled] if left else ["held"]
+        gw.table.write(row["pk"], row["sk"], removes=removes, when=exists("held"))
+    if not standing:
+        return bool(settled)
+    _, name, text = max(standing)
+    body = row["held"][name]
+    if now - float(body.get("told_at") or 0.0) < AGAIN_SECONDS:
+        return bool(settled)
+    _put(gw, text)
+    told = {**body, "told_at": now}
+    gw.table.write(row["pk"], row["sk"], sets={("held", name): told}, when=exists(("held", name)))
     return True
 
 
-def _settled_or_sent(gw: Gateways, row: Row, body: dict[str, str]) -> bool:
-    text = body["event"] if "event" in body else gw.objects.get(body["event_key"]).decode()
+def _ends(gw: Gateways, row: Row, text: str) -> set[Outcome]:
     view, now = NodeView.from_row(row), gw.clock.now()
     mine = [on_time(s, now) for s in parsers.parse_text(text) if s.node_id in (row["node_id"], None)]
-    ends = {judge(s, view, known=False, policy=gw.cluster.policy, now=now).outcome for s in mine}
-    if Outcome.HELD in ends or gw.breaker.full(now, body.get("detector", "")):
-        return False
-    if not ends <= {Outcome.STALE, Outcome.COVERED}:
-        event = json.loads(text)
-        # Some of AWS's events name what they are about there alone.
-        named = event.get("resources") or []
-        resources = [named] if isinstance(named, str) else [each for each in named if isinstance(each, str)]
-        detail_type = event.get("detail-type") or event["detail_type"]
-        gw.bus.put(SOURCE, detail_type, [{**event["detail"], parsers.REPEATS: True}], resources)
-    return True
+    return {judge(s, view, known=False, policy=gw.cluster.policy, now=now).outcome for s in mine}
+
+
+def _put(gw: Gateways, text: str) -> None:
+    event = json.loads(text)
+    # Some of AWS's events name what they are about there alone.
+    named = event.get("resources") or []
+    resources = [named] if isinstance(named, str) else [each for each in named if isinstance(each, str)]
+    detail_type = event.get("detail-type") or event["detail_type"]
+    gw.bus.put(SOURCE, detail_type, [{**event["detail"], parsers.REPEATS: True}], resources)
 
 
 def _name(fault: Fault | None) -> str:

@@ -117,7 +117,7 @@ def describe(target: Target) -> dict[str, Any]:
                 "why": row.get("held_reason"),
             }
             for row in rows
-            if row.get("held")
+            if row.get("held") and row.get("held_since")
         ],
     }
 
