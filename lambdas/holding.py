@@ -24,7 +24,7 @@ TOLD_SECONDS = 3600.0
 
 TELLING_SECONDS = 60.0
 AGAIN_SECONDS = 300.0
-"""What was told again and is still held is told again after so long."""
+"""Between two held signals of one node that are told again: longer than a redelivery takes."""
 
 
 def hold(gw: Gateways, row: Row, judgement: Judgement, body: dict[str, str], what: str, why: str) -> None:
@@ -124,10 +124,8 @@ def _tell_of_untold(gw: Gateways, held: list[Row]) -> None:
 
 def again(gw: Gateways, row: Row) -> bool:
     """The strongest held signal of a node goes through triage again, unless something still holds it; what
-    the present state of the node has settled is held no longer. True when something was done.
-
-    What is told again stays held until it is settled, so that nothing weaker is opened in its place.
-    """
+    the present state has settled is held no longer. The others wait, so that none is opened in place of a
+    stronger one whose message is still under way. True when something was done."""
     now, settled, standing = gw.clock.now(), [], []
     for name, body in row["held"].items():
         text = body["event"] if "event" in body else gw.objects.get(body["event_key"]).decode()
@@ -136,19 +134,17 @@ def again(gw: Gateways, row: Row) -> bool:
             settled.append(name)
         elif Outcome.HELD not in ends and not gw.breaker.full(now, body.get("detector", "")):
             standing.append((_action(body).strength, name, text))
-    if settled:
-        left = len(settled) < len(row["held"])
-        removes: list[Path] = [("held", name) for name in settled] if left else ["held"]
-        gw.table.write(row["pk"], row["sk"], removes=removes, when=exists("held"))
-    if not standing:
-        return bool(settled)
-    _, name, text = max(standing)
-    body = row["held"][name]
-    if now - float(body.get("told_at") or 0.0) < AGAIN_SECONDS:
-        return bool(settled)
-    _put(gw, text)
-    told = {**body, "told_at": now}
-    gw.table.write(row["pk"], row["sk"], sets={("held", name): told}, when=exists(("held", name)))
+    sets: dict[str, Any] = {}
+    if standing and now - float(row.get("held_again_at") or 0.0) >= AGAIN_SECONDS:
+        _, name, text = max(standing)
+        _put(gw, text)
+        settled.append(name)
+        sets["held_again_at"] = now
+    if not settled:
+        return False
+    left = len(settled) < len(row["held"])
+    removes: list[Path] = [("held", name) for name in settled] if left else ["held"]
+    gw.table.write(row["pk"], row["sk"], sets=sets, removes=removes, when=exists("held"))
     return True
 
 

@@ -406,7 +406,7 @@ quick = settings(
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
-    # The same stories for the same code, so that a red run can be repeated; PLANARIA_EXPLORE=1 tells new ones.
+    # The same stories each time, so that a red run can be repeated; PLANARIA_EXPLORE=1 tells new ones.
     derandomize=not os.environ.get("PLANARIA_EXPLORE"),
 )
 
