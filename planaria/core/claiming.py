@@ -69,6 +69,9 @@ def admit(ledger: Ledger, breaker: Breaker, row: Row, now: float) -> str:
         if not heir or current.get("admitted_by_breaker"):
             breaker.release(name, detector)
         raise
+    if before:
+        # A predecessor may have been admitted after its successor, and then left its slot to it.
+        breaker.release(before, str(old.get("detector", "unknown")))
     return ""
 
 

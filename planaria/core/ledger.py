@@ -97,6 +97,7 @@ class Ledger(IncidentRows, EventRows):
                 "execution_arn": seen.get("execution_arn", ""),
                 "admitted": _let_through(seen),
                 "taken": _taken(seen),
+                "detector": str((seen.get("fault") or {}).get("detector", "unknown")),
             }
         key = _key(claim.node_id)
         try:
