@@ -537,7 +537,12 @@ def test_many_triages_at_once_open_one_incident_per_node_and_no_more_than_the_ca
     assert sorted(row["node_id"] for row in open_ones) == sorted(active)
     assert all(row.get("held") or row.get("phase") in ACTIVE for row in rows.values() if row.get("session"))
     slots = set((contended.get(*KEY) or {})["removals"])
-    assert slots == {f"{node}-{rows[node]['session']}" for node in active}
+    own = {f"{node}-{rows[node]['session']}" for node in active}
+    # A session that was superseded while it asked may leave its slot for a window: one removal too few, never
+    # one too many.
+    assert own <= slots and {slot.rpartition("-")[0] for slot in slots - own} <= {
+        row["node_id"] for row in rows.values()
+    }
 
 
 def test_sweeps_and_redelivered_events_finish_half_made_claims_once(
@@ -570,7 +575,12 @@ def test_sweeps_and_redelivered_events_finish_half_made_claims_once(
     assert {rows[node]["attempt"] for node in active} == {1}
     assert sorted(r["node_id"] for r in gw.ledger.incidents() if "outcome" not in r) == sorted(active)
     slots = set((contended.get(*KEY) or {})["removals"])
-    assert slots == {f"{node}-{rows[node]['session']}" for node in active}
+    own = {f"{node}-{rows[node]['session']}" for node in active}
+    # A session that was superseded while it asked may leave its slot for a window: one removal too few, never
+    # one too many.
+    assert own <= slots and {slot.rpartition("-")[0] for slot in slots - own} <= {
+        row["node_id"] for row in rows.values()
+    }
 
 
 def executed(gw: Gateways) -> set[str]:
