@@ -16,11 +16,12 @@ import aws_cdk as cdk
 
 from infra.assets import AssetError
 from infra.control_stack import ControlStack
-from infra.settings import NodeGroup, Sandbox, Settings
+from infra.settings import NodeGroup, Reservation, Sandbox, Settings
 from infra.state_stack import StateStack
 from infra.suppressions import accept_plain_http
 from planaria.core.errors import InvalidInput
 from planaria.recipes import ClusterFile, Scheduler
+from planaria.recipes import NodeGroup as GroupInFile
 
 ROOT = Path(__file__).resolve().parent
 
@@ -45,6 +46,7 @@ def settings_of(app: cdk.App, root: Path = ROOT) -> Settings:
             key=group.launch.key,
             root_device=group.launch.root_device,
             root_gib=group.launch.root_gib,
+            reservations=_reservations(cluster, group),
         )
         for group in cluster.node_groups
     )
@@ -54,6 +56,7 @@ def settings_of(app: cdk.App, root: Path = ROOT) -> Settings:
         region=cluster.region,
         document=cluster.document(time_scale),
         node_groups=groups,
+        warnings=tuple(cluster.warnings()),
         gameday=_flag(app, "gameday"),
         time_scale=time_scale,
         sandbox=_sandbox(app),
@@ -75,6 +78,8 @@ def build(app: cdk.App, root: Path = ROOT) -> tuple[StateStack, ControlStack]:
         app, f"{name}-Control", settings, state.exports, synthesizer=synthesizer(), **common
     )
     control.add_stack_dependency(state)
+    for number, warning in enumerate(settings.warnings):
+        cdk.Annotations.of(control).add_warning_v2(f"planaria:cluster-file-{number}", warning)
     if not settings.tls_only:
         accept_plain_http(state)
         accept_plain_http(control)
@@ -83,6 +88,15 @@ def build(app: cdk.App, root: Path = ROOT) -> tuple[StateStack, ControlStack]:
 
         cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))
     return state, control
+
+
+def _reservations(cluster: ClusterFile, group: GroupInFile) -> tuple[Reservation, ...]:
+    """Each once, in the order of the offerings."""
+    named = {o.reservation: o.capacity for o in group.offerings if o.reservation is not None}
+    return tuple(
+        Reservation(name, cluster.reserved_template(group, name), capacity == "capacity-block")
+        for name, capacity in named.items()
+    )
 
 
 def _sandbox(app: cdk.App) -> Sandbox | None:

@@ -16,7 +16,7 @@ from planaria.core.errors import PermanentError
 from planaria.sandbox.emulator import ACCOUNT, KEY, REGION, Emulator
 from planaria.sandbox.world import ROOT
 
-MACHINES = ("heal_node", "resume_job", "isolate_node", "launch_replacement")
+MACHINES = ("heal_node", "resume_job", "isolate_node", "launch_replacement", "refill_spares")
 STANDING = ("sweep",)  # runs every minute, whatever happens: no part of a recovery
 HISTORY_EVENT_BYTES = 512  # of one line in a machine's own log, which holds no payload; generous
 SQS_REQUESTS = 3  # send, receive and delete, as if no two messages ever shared a batch

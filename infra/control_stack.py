@@ -7,6 +7,7 @@ from constructs import Construct
 
 from infra import asl
 from infra.alarms import Alarms
+from infra.autoscaling_grants import group_arn
 from infra.event_path import EventPath
 from infra.functions import Functions, machine_arns
 from infra.grants import Targets
@@ -41,8 +42,10 @@ class ControlStack(Stack):
             machines=machines,
             account_ec2=f"arn:{self.partition}:ec2:{self.region}:{self.account}",
             launch_exact=self._launch_exact(settings, nodes),
+            reservations=self._reservations(settings),
             snapshots=f"arn:{self.partition}:ec2:{self.region}::snapshot/*",
             node_role=nodes.role.role_arn,
+            auto_scaling_groups=self._auto_scaling_groups(settings),
         )
         environment = {
             "PLANARIA_CLUSTER": settings.cluster,
@@ -82,3 +85,13 @@ class ControlStack(Stack):
         named += [f"{own}:key-pair/{group.key}" for group in groups if group.key]
         named += [f"{own}:launch-template/{template.ref}" for template in nodes.templates]
         return tuple(dict.fromkeys(named))
+
+    def _auto_scaling_groups(self, settings: Settings) -> tuple[str, ...]:
+        named = [group["auto_scaling_group"] for group in settings.document["node_groups"]]
+        arns = [group_arn(self.partition, self.region, self.account, name) for name in named if name]
+        return tuple(dict.fromkeys(arns))
+
+    def _reservations(self, settings: Settings) -> tuple[str, ...]:
+        home = f"arn:{self.partition}:ec2:{self.region}:*:capacity-reservation"
+        named = [reserved.id for group in settings.node_groups for reserved in group.reservations]
+        return tuple(dict.fromkeys(f"{home}/{name}" for name in named))

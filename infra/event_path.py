@@ -18,7 +18,9 @@ from infra.suppressions import accept
 
 VISIBILITY = Duration.seconds(60)
 RETENTION = Duration.days(14)
-RECEIVES = 8
+RECEIVES = 16
+"""With 60 s between them (2, 4 and 8 s at first in the urgent lane) a message outlives ten minutes in which
+triage cannot do its work, and is no dead letter that a person must send through again."""
 
 
 @dataclass(frozen=True, slots=True)

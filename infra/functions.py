@@ -41,8 +41,12 @@ SPECS: Mapping[str, Spec] = {
     "isolate_node": Spec(30, "Takes the node out of scheduling"),
     "launch_replacement": Spec(60, "Launches the replacement instance"),
     "await_node": Spec(30, "Waits until a node reports that it is ready"),
+    "reset_gpu": Spec(30, "Resets a GPU of an isolated node"),
     "reboot_node": Spec(30, "Reboots the instance"),
-    "admit_node": Spec(30, "Verifies the node and gives it work again"),
+    "verify_node": Spec(30, "Checks the node before it works again"),
+    "climb_ladder": Spec(30, "Goes on to the next stronger repair"),
+    "continue_incident": Spec(30, "Goes on waiting for capacity in a new execution"),
+    "admit_node": Spec(30, "Gives the node its place and work again"),
     "retire_node": Spec(30, "Terminates the failed instance"),
     "tell_job": Spec(30, "Removes the node from the job's pending nodes and starts its resume"),
     "close_incident": Spec(30, "Writes the incident's outcome"),
@@ -51,6 +55,9 @@ SPECS: Mapping[str, Spec] = {
     "requeue_job": Spec(30, "Starts the job's next attempt"),
     "await_steps": Spec(30, "Waits until the job's steps advance"),
     "close_resume": Spec(30, "Writes the resume's outcome"),
+    "begin_refill": Spec(30, "Claims a slot of a warm pool"),
+    "launch_spare": Spec(60, "Launches a spare"),
+    "close_refill": Spec(30, "Lets the spare stand by, or the slot rest"),
 }
 NAMES = tuple(SPECS)
 

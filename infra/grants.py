@@ -16,7 +16,8 @@ Conditions = Mapping[str, Mapping[str, Any]]
 @dataclass(frozen=True, slots=True)
 class Targets:
     """The ARNs that grants name. machines: our name -> ARN; account_ec2: `arn:...:ec2:region:account`;
-    launch_exact: image, templates, subnets, security groups and keys of the cluster file."""
+    launch_exact: image, templates, subnets, security groups and keys of the cluster file; reservations: its
+    capacity reservations and Capacity Blocks, of whichever account; auto_scaling_groups: those it names."""
 
     cluster: str
     table: str
@@ -28,8 +29,10 @@ class Targets:
     machines: Mapping[str, str]
     account_ec2: str
     launch_exact: tuple[str, ...]
+    reservations: tuple[str, ...]
     snapshots: str
     node_role: str
+    auto_scaling_groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +175,13 @@ def launch(to: Targets) -> tuple[Grant, ...]:
     made = tuple(f"{to.account_ec2}:{kind}/*" for kind in kinds)
     new = "What is launched has no id yet; the cluster's tag in the request is the limit."
     on_launch = {"StringEquals": {"ec2:CreateAction": ["CreateFleet", "RunInstances"]}}
+    shared = (
+        "A capacity reservation may be shared by another account, whose id the cluster file does not have."
+    )
+    reserved = Grant("LaunchReserved", both, to.reservations, wildcard=shared)
     return (
         Grant("LaunchFrom", both, to.launch_exact),
+        *((reserved,) if to.reservations else ()),
         Grant(
             "LaunchSnapshots",
             both,

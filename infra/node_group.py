@@ -1,4 +1,8 @@
-"""What a node is: the nodes' role and one launch template per node group."""
+"""What a node is: the nodes' role, and launch templates: one per node group and one per capacity reservation.
+
+CreateFleet cannot name a reservation by itself; the launch template that it launches from can.
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-fleet-launch-instances-capacity-blocks-walkthrough.html
+"""
 
 import base64
 import json
@@ -8,7 +12,7 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from infra.grants import Grant, put_events
-from infra.settings import NodeGroup, Settings
+from infra.settings import NodeGroup, Reservation, Settings
 from infra.suppressions import accept, accept_wildcards
 
 CHECKPOINTS = "checkpoints/*"
@@ -27,7 +31,11 @@ class NodeGroups(Construct):
         self._settings = settings
         self.role = self._node_role(bucket_arn, bus_arn)
         self._profile = iam.CfnInstanceProfile(self, "Profile", roles=[self.role.role_name])
-        self.templates = [self._template(group) for group in settings.node_groups]
+        self.templates = [
+            self._template(group, reserved)
+            for group in settings.node_groups
+            for reserved in (None, *group.reservations)
+        ]
 
     def _node_role(self, bucket_arn: str, bus_arn: str) -> iam.Role:
         grants: tuple[Grant, ...] = (
@@ -65,7 +73,7 @@ class NodeGroups(Construct):
         accept_wildcards(role, grants)
         return role
 
-    def _template(self, group: NodeGroup) -> ec2.CfnLaunchTemplate:
+    def _template(self, group: NodeGroup, reserved: Reservation | None) -> ec2.CfnLaunchTemplate:
         tags = [
             {"key": CLUSTER_TAG, "value": self._settings.cluster},
             {"key": GROUP_TAG, "value": group.name},
@@ -73,8 +81,8 @@ class NodeGroups(Construct):
         template = ec2.CfnLaunchTemplate
         return template(
             self,
-            group.name,
-            launch_template_name=group.template,
+            group.name if reserved is None else f"{group.name}-{reserved.id}",
+            launch_template_name=group.template if reserved is None else reserved.template,
             launch_template_data=template.LaunchTemplateDataProperty(
                 image_id=group.image,
                 key_name=group.key,
@@ -101,6 +109,8 @@ class NodeGroups(Construct):
                     template.TagSpecificationProperty(resource_type=kind, tags=tags) for kind in _TAGGED
                 ],
                 user_data=self._user_data(group),
+                capacity_reservation_specification=_only_in(reserved) if reserved is not None else None,
+                instance_market_options=_of_block() if reserved is not None and reserved.is_block else None,
             ),
         )
 
@@ -110,3 +120,18 @@ class NodeGroups(Construct):
         text = json.dumps({**here, "region": self._settings.region}, sort_keys=True)
         script = f"#!/bin/sh\nmkdir -p /etc/planaria\ncat > /etc/planaria/node.json <<'END'\n{text}\nEND\n"
         return base64.b64encode(script.encode()).decode()
+
+
+def _only_in(reserved: Reservation) -> ec2.CfnLaunchTemplate.CapacityReservationSpecificationProperty:
+    """In this reservation or nowhere: outside of it the offering of another kind comes next."""
+    template = ec2.CfnLaunchTemplate
+    return template.CapacityReservationSpecificationProperty(
+        capacity_reservation_preference="capacity-reservations-only",
+        capacity_reservation_target=template.CapacityReservationTargetProperty(
+            capacity_reservation_id=reserved.id
+        ),
+    )
+
+
+def _of_block() -> ec2.CfnLaunchTemplate.InstanceMarketOptionsProperty:
+    return ec2.CfnLaunchTemplate.InstanceMarketOptionsProperty(market_type="capacity-block")

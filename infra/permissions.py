@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from infra.autoscaling_grants import lifecycle_hooks, members
 from infra.grants import (
     Grant,
     Maker,
@@ -39,7 +40,7 @@ BY_FUNCTION: Mapping[str, tuple[Maker, ...]] = {
         starts("heal_node", "resume_job"),
         looks_at(*_OF_ALL),
         stops(*_OF_ALL),
-        answers("heal_node", "launch_replacement", "resume_job"),
+        answers("heal_node", "launch_replacement", "resume_job", "refill_spares"),
         notices,
     ),
     "sweep": (
@@ -47,10 +48,11 @@ BY_FUNCTION: Mapping[str, tuple[Maker, ...]] = {
         held_events,
         listing,
         describe("ec2:DescribeInstances", "ec2:DescribeInstanceStatus"),
-        starts(*_OF_ALL),
-        looks_at(*_OF_ALL),
+        starts(*_OF_ALL, "refill_spares"),
+        looks_at(*_OF_ALL, "refill_spares"),
         stops(*_OF_ALL),
         on_own_instances("Terminate", "ec2:TerminateInstances"),
+        members,
         answers("heal_node"),
         sweep_events,
         notices,
@@ -58,12 +60,32 @@ BY_FUNCTION: Mapping[str, tuple[Maker, ...]] = {
     "begin_incident": (rows, _DESCRIBE, stops(*_OF_NODES)),
     "ask_approval": (rows, answers("heal_node"), notices),
     "handle_spot_interruption": (rows,),
-    "isolate_node": (rows,),
-    "launch_replacement": (rows, _DESCRIBE, launch),
-    "await_node": (rows, _DESCRIBE, answers("heal_node", "launch_replacement")),
+    "isolate_node": (rows, lifecycle_hooks),
+    "launch_replacement": (
+        rows,
+        _DESCRIBE,
+        launch,
+        on_own_instances("Terminate", "ec2:TerminateInstances"),
+        members,
+        notices,
+    ),
+    "await_node": (rows, _DESCRIBE, answers("heal_node", "launch_replacement", "refill_spares")),
     "reboot_node": (rows, on_own_instances("Reboot", "ec2:RebootInstances")),
+    "reset_gpu": (rows,),
+    "verify_node": (rows,),
+    "climb_ladder": (rows,),
+    "continue_incident": (
+        rows,
+        starts("heal_node", "launch_replacement"),
+        looks_at("heal_node", "launch_replacement"),
+    ),
     "admit_node": (rows,),
-    "retire_node": (rows, _DESCRIBE, on_own_instances("Terminate", "ec2:TerminateInstances")),
+    "retire_node": (
+        rows,
+        _DESCRIBE,
+        on_own_instances("Terminate", "ec2:TerminateInstances"),
+        members,
+    ),
     "tell_job": (rows, *_RESUME),
     "close_incident": (rows, *_RESUME, notices),
     "begin_resume": (rows,),
@@ -71,6 +93,9 @@ BY_FUNCTION: Mapping[str, tuple[Maker, ...]] = {
     "requeue_job": (rows,),
     "await_steps": (rows, answers("resume_job")),
     "close_resume": (rows, notices),
+    "begin_refill": (rows,),
+    "launch_spare": (rows, _DESCRIBE, launch, notices),
+    "close_refill": (rows,),
 }
 
 

@@ -7,8 +7,18 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
+class Reservation:
+    """A capacity reservation or a Capacity Block (is_block). template: the launch template that names it."""
+
+    id: str
+    template: str
+    is_block: bool
+
+
+@dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """What a launch template needs. template: its name; root_gib: size of the root volume in GiB."""
+    """What its launch templates need. template: the name of the group's own; root_gib: size of the root
+    volume in GiB; reservations: each has a launch template of its own."""
 
     name: str
     template: str
@@ -18,6 +28,7 @@ class NodeGroup:
     key: str | None
     root_device: str
     root_gib: int
+    reservations: tuple[Reservation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +41,8 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """root: the repository. document: cluster.json. time_scale: what durations are multiplied by.
+    """root: the repository. document: cluster.json. warnings: what the cluster file allows and seldom means.
+    time_scale: what durations are multiplied by.
 
     sandbox: None on AWS. Everything that the sandbox does differently hangs on it.
     """
@@ -40,6 +52,7 @@ class Settings:
     region: str
     document: Mapping[str, Any]
     node_groups: tuple[NodeGroup, ...]
+    warnings: tuple[str, ...]
     gameday: bool
     time_scale: float
     sandbox: Sandbox | None

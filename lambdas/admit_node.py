@@ -1,10 +1,11 @@
-"""State "Admit": the node passed its check, takes its name in the scheduler and may work again."""
+"""State "Admit": the node has passed its check, takes its name in the scheduler and may work again."""
 
 from lambdas.boundary import Event, Fields, ask_scheduler, task
+from planaria.core import pool
 from planaria.core.errors import PermanentError, Waiting
 from planaria.core.incident import Step
 from planaria.core.scheduling import Join, Readmit
-from planaria.core.table import Row
+from planaria.core.table import Conflict, missing
 from planaria.wiring import Gateways
 
 
@@ -13,9 +14,14 @@ def handler(event: Event, gw: Gateways) -> Fields:
     incident, node = event["incident"], event["node_id"]
     gw.ledger.enter(incident["node_id"], int(incident["session"]))
     new = gw.ledger.node(node) or {}
-    check = new.get("check") or {}
-    if not check.get("passed"):
-        raise PermanentError(f"{node} did not pass its check: {check.get('reason') or 'no result reported'}")
+    if node != incident["node_id"] and new.get("lost"):
+        return {"result": "LOST", "reason": f"{node} was lost before it was admitted: {new['lost']}"}
+    if node != incident["node_id"] and new.get("admitted_at"):
+        # By an execution that died since: the name may be a successor's by now, and must not be taken back.
+        gw.ledger.step(incident["incident_id"], Step.JOINED, float(new["admitted_at"]), node_id=node)
+        return {"node_id": node}
+    if pool.lost_to(new, incident["node_id"]):
+        raise PermanentError(f"{node} is a spare that was given back; it is not admitted")
     name, mark = incident["name"], incident["mark"]
     if node != incident["node_id"]:
         # Written before the name changes hands: from here on the name is not the old instance's, and nobody
@@ -32,16 +38,21 @@ def handler(event: Event, gw: Gateways) -> Fields:
         )
     if word != "READMITTED":
         raise Waiting(f"{name} is not readmitted yet: {word}")
-    _record(gw, incident, node)
-    return {"node_id": node}
+    # The scheduler may have taken its time: what ended meanwhile gives nothing back to work.
+    gw.ledger.enter(incident["node_id"], int(incident["session"]))
+    return _record(gw, incident, node)
 
 
-def _record(gw: Gateways, incident: Event, node: str) -> Row:
+def _record(gw: Gateways, incident: Event, node: str) -> Fields:
     old, session, now = incident["node_id"], int(incident["session"]), gw.clock.now()
     facts = {"health": "Schedulable", "job_id": incident["job_id"], "admitted_at": now}
     if node == old:
-        row = gw.ledger.write(old, session, sets=dict(facts), removes=("isolation",))
+        gw.ledger.write(old, session, sets=dict(facts), removes=("isolation",))
     else:
-        row = gw.ledger.note_node(node, dict(facts))
+        try:
+            gw.ledger.note_node(node, dict(facts), when=missing("lost"))
+        except Conflict as conflict:
+            lost = (conflict.row or {}).get("lost")
+            return {"result": "LOST", "reason": f"{node} was lost as it was admitted: {lost}"}
     gw.ledger.step(incident["incident_id"], Step.JOINED, now, node_id=node)
-    return row
+    return {"node_id": node}

@@ -5,7 +5,7 @@ Without a token (the slow fallback) it only looks and answers DONE, REJECTED, RE
 
 from lambdas import approvals
 from lambdas.boundary import Event, Fields, task
-from planaria.core import approval
+from planaria.core import approval, ladder
 from planaria.core.errors import Fenced, Waiting
 from planaria.core.table import Row
 from planaria.core.wording import moment, span
@@ -46,6 +46,10 @@ def _mail(gw: Gateways, incident: Event, row: Row) -> None:
     so_far = (
         "An earlier incident has isolated the node." if row.get("isolation") else "Nothing was done so far."
     )
+    otherwise = "the node is left as it is"
+    if tried := ladder.tried_so_far(row):
+        so_far = f"The node is isolated, and what was tried did not help: {tried}."
+        otherwise = "the node stays isolated"
     gw.notices.publish(
         f"Planaria {gw.cluster.name}: approve incident {name}?",
         f"Incident {name} waits for you. {so_far}\n"
@@ -54,13 +58,15 @@ def _mail(gw: Gateways, incident: Event, row: Row) -> None:
         f"What will be done: {_plan(incident)}\n"
         f"Yes: planaria approve {name}\n"
         f"No:  planaria approve {name} --reject\n"
-        f"Without an answer by {moment(deadline)} ({patience}) the node is left as it is, and the incident "
-        "ends ESCALATED.\n"
+        f"Without an answer by {moment(deadline)} ({patience}) {otherwise}, and the incident ends "
+        "ESCALATED.\n"
         "Runbook: docs/runbooks/held.md\n",
     )
 
 
 def _plan(incident: Event) -> str:
+    if incident["reset"]:
+        return "isolate the node, reset its GPU, and let it work again when its check passes."
     if incident["reboot"]:
         return "isolate the node, reboot it, and let it work again when its check passes."
     job = f"move job {incident['job_id']} there, " if incident["job_id"] else ""

@@ -8,8 +8,8 @@ a read per batch and node, and a few writes per node, outcome and minute.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lambdas import holding, judging
-from planaria.core import parsers
+from lambdas import holding, judging, looking
+from planaria.core import parsers, pool
 from planaria.core.affected import affected
 from planaria.core.classify import classify
 from planaria.core.decision import DOUBTS
@@ -19,6 +19,7 @@ from planaria.core.history import ENTRIES
 from planaria.core.judge import Outcome, judge, memory_of, nothing_new
 from planaria.core.node import NodeView
 from planaria.core.policy import Mode
+from planaria.core.pool import SpareState
 from planaria.core.signal import Kind, Signal, on_time
 from planaria.core.table import Conflict, Row
 from planaria.wiring import Gateways
@@ -28,7 +29,7 @@ Message = tuple[str, str]  # id and body
 # Outcomes of a job's exit after which further exits of the same attempt have the same.
 _SETTLED = ("JOINED", "COVERED", "STALE")
 
-_ACTED_ON = frozenset({"job", "node_ready", "state_change"})
+_ACTED_ON = frozenset({"job", "node_ready", "state_change", "rebalance"})
 
 SINGLY = 8
 """How many signals of a node and outcome that lead to nothing are written singly in a minute."""
@@ -41,15 +42,18 @@ class Batch:
         self._nodes: dict[str, tuple[Row, NodeView] | None] = {}
         self._counted: dict[Outcome, dict[str, int]] = {}
         self._exits: dict[tuple[Any, Any], Outcome] = {}
+        self._answers = looking.Answers()
 
     def judge(self, messages: Sequence[Message]) -> Iterator[tuple[str, dict[str, Any] | Exception]]:
         """(message id, what was recorded, or why the message must be seen again); nothing for what was only
         counted. The counts are written at the end, and a message whose count is lost is to be seen again."""
         parsed = [(identity, body, parsers.parse_text(body)) for identity, body in messages]
-        self._look_up([signal for _, _, signals in parsed for signal in signals])
-        for identity, body, signals in parsed:
+        signals = [signal for _, _, found in parsed for signal in found]
+        self._look_up(signals)
+        self._answers = looking.Answers(self._nodes)
+        for identity, body, found in parsed:
             try:
-                for signal in signals:
+                for signal in found:
                     for one in affected(signal, judging.members(self._gw, signal)):
                         outcome = self._one(one, body)
                         if isinstance(outcome, Outcome):
@@ -79,7 +83,7 @@ class Batch:
             return folded
         if signal.node_id is not None:
             self._nodes.pop(signal.node_id, None)
-        outcome = judging.judge_signal(self._gw, signal, body)
+        outcome = judging.judge_signal(self._gw, signal, body, self._answers)
         if not isinstance(outcome, Outcome):
             self._known[signal.dedupe_key] = outcome
             if outcome["outcome"] in _SETTLED and signal.code == "job_exit":
@@ -112,9 +116,12 @@ class Batch:
         if outcome is Outcome.OPENED and judgement.mode is Mode.OBSERVE and judgement.job_id is None:
             return outcome if repeats else self._beyond(node, outcome, ENTRIES)
         if outcome in (Outcome.OPENED, Outcome.HELD):
-            if repeats and holding.holds(row, fault):
+            left = view.phase == "ESCALATED" and holding.left_to_a_person(row, judgement)
+            if repeats and (left or holding.holds(row, fault)):
                 return Outcome.HELD
-            return self._beyond(node, Outcome.HELD) if holding.covers(row, judgement) else None
+            if repeats and pool.state_of(row) is SpareState.LEFT and not row.get("waiting"):
+                return Outcome.OBSERVED
+            return self._beyond(node, Outcome.HELD) if left or holding.covers(row, judgement) else None
         if judgement.raises or judgement.cancels or judgement.tells_gone or fault.kind in _ACTED_ON:
             return None
         if repeats:

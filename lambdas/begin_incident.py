@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from lambdas.boundary import Event, Fields, task
-from planaria.core import console, plans
+from planaria.core import console, plans, pool
 from planaria.core.claim import Claim
 from planaria.core.errors import Fenced, InvalidInput, PermanentError
 from planaria.core.fault import Action
 from planaria.core.incident import ACTIVE, Phase, Step, incident_id
-from planaria.core.policy import Mode
 from planaria.core.table import Conflict, Row, equals, missing
 from planaria.wiring import Gateways
 
@@ -40,11 +39,9 @@ def handler(event: Event, gw: Gateways) -> Fields:
     name = incident_id(node, session)
     gw.ledger.step(name, Step.BEGUN, now)
     gw.ledger.note_incident(name, {"execution_arn": execution})
-    job = row.get("job_id") or ""
-    if job:
+    for job in sorted({row.get("job_id") or "", *row.get("stopped_jobs", [])} - {""}):
         gw.jobs.wait_for(job, node, name)
-    ask_first = gw.cluster.policy.mode is Mode.APPROVE
-    return {"incident": plans.incident_document(row, ask_first)}
+    return {"incident": plans.incident_document(row, gw.cluster.policy)}
 
 
 def _claim(gw: Gateways, order: console.NodeOrder, machine: str, execution: str, now: float) -> Row:
@@ -97,7 +94,8 @@ def _claim_anew(
         held = conflict.row or {}
         raise PermanentError(
             f"{order.node_id} has an active incident already ({order.node_id}-{held.get('session')}, "
-            f"{held.get('action')}); wait for its end or start a stronger action"
+            f"{held.get('action')}); wait for its end, start a stronger action, or if it waits for a person: "
+            "planaria approve"
         ) from None
     return claimed
 
@@ -113,9 +111,12 @@ def _look_up(gw: Gateways, node: str) -> Row:
 
 def _check_allowed(gw: Gateways, order: console.NodeOrder, row: Row) -> None:
     node = order.node_id
+    if refusal := pool.refusal(row):
+        raise PermanentError(refusal)
     if row.get("replaced_by"):
         raise PermanentError(f"{node} was replaced by {row['replaced_by']} already; order that one instead")
-    if row.get("phase") == Phase.RETIRED and "terminate" in (row.get("acts") or {}):
+    left = row.get("verb") == "remove" or order.verb != "launch"
+    if row.get("phase") == Phase.RETIRED and "terminate" in (row.get("acts") or {}) and left:
         raise PermanentError(f"{node} was removed already; there is nothing left to {order.verb}")
     if order.verb == "remove" and row.get("job_id"):
         job = gw.jobs.job(row["job_id"])
@@ -128,5 +129,5 @@ def _check_allowed(gw: Gateways, order: console.NodeOrder, row: Row) -> None:
         raise PermanentError(
             f"{node} is still in service; isolate it first, or start heal_node with action replace"
         )
-    if order.verb == "reboot" and plans.is_gone(row):
-        raise PermanentError(f"{node} is gone and cannot be rebooted; replace it")
+    if order.verb in ("reboot", "reset") and plans.is_gone(row):
+        raise PermanentError(f"{node} is gone, and there is nothing left to {order.verb}; replace it")

@@ -1,13 +1,14 @@
-"""State "Begin": take over the resume claim, or claim for a person, within the job's restart budget."""
+"""State "Begin": take over the resume claim, or claim for a person, unless the job fails by itself."""
 
 from collections.abc import Mapping
 
-from lambdas import resuming
+from lambdas import members, resuming
 from lambdas.boundary import Event, Fields, task
-from planaria.core import console
+from planaria.core import attempts, console
 from planaria.core.errors import Fenced, InvalidInput, PermanentError
-from planaria.core.incident import ACTIVE, Phase, incident_id
-from planaria.core.table import Conflict, Path, Row, equals, missing
+from planaria.core.incident import ACTIVE, Phase
+from planaria.core.plans import is_gone
+from planaria.core.table import Conflict, Row, equals, missing
 from planaria.wiring import Gateways
 
 
@@ -19,11 +20,8 @@ def handler(event: Event, gw: Gateways) -> Fields:
     else:
         job = _claim(gw, document, execution)
     resuming.open_own_incident(gw, job)
-    _wait_for_claimed(gw, job)
-    job = gw.jobs.enter(job["job_id"], int(job["resume_number"]))
+    job = members.not_being_healed(gw, job)
     number = int(job["resume_number"])
-    if job.get("pending"):
-        raise resuming.stand_down(gw, job)
     sets = {"resume_phase": Phase.RUNNING.value, "resume_arn": execution}
     mine = missing("resume_arn") | equals("resume_arn", execution)
     try:
@@ -32,52 +30,50 @@ def handler(event: Event, gw: Gateways) -> Fields:
         raise Fenced(f"another execution runs resume {number} of job {job['job_id']}") from None
     if job["resume_name"] in job.get("credits", {}):
         gw.ledger.note_incident(job["resume_name"], {"execution_arn": execution})
-    return {"resume": {"job_id": job["job_id"], "number": number}, "reason": _over_budget(gw, job)}
-
-
-def _wait_for_claimed(gw: Gateways, job: Row) -> None:
-    """A node whose claim triage did not live to tell the job of is waited for all the same."""
-    for row in gw.ledger.nodes_by_id(sorted(job.get("nodes", {}).values())):
-        if row.get("phase") in ACTIVE and row.get("job_id") == job["job_id"]:
-            gw.jobs.wait_for(job["job_id"], row["node_id"], incident_id(row["node_id"], row["session"]))
+    reason = attempts.by_itself(job, gw.cluster.policy, gw.clock.now())
+    if reason:
+        gw.jobs.write_resume(job["job_id"], number, {"given_up": reason})
+    return {"resume": {"job_id": job["job_id"], "number": number}, "reason": reason}
 
 
 def _claim(gw: Gateways, document: object, execution: str) -> Row:
+    """A person's order: whatever the job did before does not count against it any more."""
     order = console.job_order(document)
     job = gw.jobs.job(order.job_id)
     if job is None:
         raise InvalidInput(f"job_id {order.job_id!r:.60} is not known; `planaria jobs` lists the jobs")
     if job.get("resume_claim") == execution:
         return job
-    if job.get("resume_phase") in ACTIVE:
-        raise PermanentError(f"resume {job['resume_number']} of job {order.job_id} is under way")
+    _check_allowed(gw, job)
+    now, reason = gw.clock.now(), order.reason or "asked by a person"
     try:
-        job = gw.jobs.claim_resume(
-            job, execution, order.reason or "asked by a person", gw.clock.now(), False, gw.clock.now()
-        )
-    except Conflict as conflict:
-        row = conflict.row or {}
-        waits = [*row.get("pending", {}), *row.get("unresolved", {})]
+        return gw.jobs.claim_resume(job, execution, reason, now, supersede=False, failed_at=now, ordered=True)
+    except Conflict:
         raise PermanentError(
-            f"job {order.job_id} cannot be resumed now: "
-            + (f"it waits for {', '.join(sorted(waits))}" if waits else "its row changed; try again")
+            f"job {order.job_id} cannot be resumed now: its row has changed meanwhile; try again"
         ) from None
-    return job
 
 
-def _over_budget(gw: Gateways, job: Row) -> str:
-    """Why this resume is one too many, or "". A job that fails again and again is not the nodes' fault."""
-    policy, now = gw.cluster.policy, gw.clock.now()
-    horizon = now - policy.resume_window_seconds
-    resumes = job.get("resumes", {})
-    recent = [at for at in resumes.values() if float(at) > horizon]
-    old: tuple[Path, ...] = tuple(("resumes", name) for name, at in resumes.items() if float(at) <= horizon)
-    if old:
-        gw.jobs.write(job["job_id"], {"resumes_pruned_at": now}, old)
-    if len(recent) <= policy.max_resumes:
-        return ""
-    return (
-        f"job {job['job_id']} was resumed {len(recent) - 1} times within "
-        f"{policy.resume_window_seconds:.0f} s "
-        f"(policy.max_resumes is {policy.max_resumes}); a person must look at it"
-    )
+def _check_allowed(gw: Gateways, job: Row) -> None:
+    """A node that was given up on and is still there may have been mended by hand: the scheduler decides."""
+    job_id = str(job["job_id"])
+    if job.get("state") == "COMPLETED":
+        raise PermanentError(f"job {job_id} has come to its own end; there is nothing to resume")
+    if job.get("resume_phase") in ACTIVE:
+        raise PermanentError(f"resume {job['resume_number']} of job {job_id} is under way")
+    if job.get("pending"):
+        waits = ", ".join(f"{node} (incident {name})" for node, name in sorted(job["pending"].items()))
+        raise PermanentError(
+            f"job {job_id} cannot be resumed now: it waits for {waits} and goes on by itself"
+        )
+    unresolved = job.get("unresolved") or {}
+    rows = {row["node_id"]: row for row in gw.ledger.nodes_by_id(sorted(unresolved))}
+    for node, why in sorted(unresolved.items()):
+        if is_gone(rows.get(node, {})):
+            raise PermanentError(
+                f"job {job_id} cannot be resumed: it waits for {node}, which is gone ({why}); "
+                f"`planaria replace {node}` gives it another one, and the job then goes on"
+            )
+    if unresolved:
+        job["unresolved"] = {}
+        gw.jobs.write(job_id, {"unresolved": {}}, when=equals("unresolved", unresolved))

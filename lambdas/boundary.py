@@ -47,7 +47,7 @@ def _run(function: Callable[[Event, Gateways], Fields], event: Event) -> Fields:
     except Fenced as fenced:
         return {"result": "FENCED", "reason": str(fenced)}
     except CapacityError as error:
-        return {"result": "NO_CAPACITY", "reason": str(error)}
+        return {"result": "NO_CAPACITY", "reason": str(error), "retry_after": error.retry_after}
     except InvalidInput as error:
         return {"result": "INVALID", "reason": str(error)}
     except PermanentError as error:

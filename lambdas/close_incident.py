@@ -1,6 +1,6 @@
 """State "Close" and state "Escalate": end the session with its outcome."""
 
-from lambdas import resuming
+from lambdas import resuming, scaling
 from lambdas.boundary import Event, Fields, task
 from lambdas.ending import escalate, jobs_of, reason_of
 from planaria.core import wanted
@@ -8,8 +8,6 @@ from planaria.core.errors import Fenced
 from planaria.core.incident import Phase
 from planaria.core.table import Row
 from planaria.wiring import Gateways
-
-OUT_OF_WORK = "its node was taken out of work by a person"
 
 
 @task
@@ -31,9 +29,11 @@ def handler(event: Event, gw: Gateways) -> Fields:
 
 
 def _retire(gw: Gateways, incident: Event, row: Row) -> None:
-    """A person took the node out of work: its jobs wait for another one; a removed one is wanted no more."""
+    """A person or its Auto Scaling group took the node out of work: its jobs wait for another one; one that a
+    person removed is wanted no more."""
+    why = resuming.OUT_OF_WORK if incident["verb"] else scaling.NONE_WANTED
     for job in jobs_of(incident, row):
-        resuming.node_settled(gw, {**incident, "job_id": job}, "", OUT_OF_WORK)
+        resuming.node_settled(gw, {**incident, "job_id": job}, "", why)
     if incident["verb"] == "remove" and row.get("group"):
         declared = gw.cluster.group(row["group"]).size
         wanted.lower(gw.table, row["group"], declared, incident["incident_id"], gw.clock.now())

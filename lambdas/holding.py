@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from lambdas.inventory import each
-from planaria.core import history, parsers
+from planaria.core import gates, history, parsers
+from planaria.core.affected import affected
 from planaria.core.breaker import KEY
 from planaria.core.fault import Action, Fault
 from planaria.core.incident import ACTIVE
@@ -22,6 +23,7 @@ MOST_OF_A_NODE = 8
 TOLD_SECONDS = 3600.0
 """A storm holds many nodes; a person is told of the first, and again after an hour."""
 
+MAIL = "held"
 TELLING_SECONDS = 60.0
 AGAIN_SECONDS = 300.0
 """Between two held signals of one node that are told again: longer than a redelivery takes."""
@@ -48,10 +50,9 @@ def hold(gw: Gateways, row: Row, judgement: Judgement, body: dict[str, str], wha
 
 
 def _tell(gw: Gateways, row: Row, what: str, why: str) -> None:
-    now = gw.clock.now()
-    if not _may_tell(gw, now):
-        return
-    gw.notices.publish(
+    tell_hourly(
+        gw,
+        MAIL,
         f"Planaria {gw.cluster.name}: {row['node_id']} is held",
         f"{row['node_id']} ({row.get('name', '')}) has a fault and is left alone for now.\n"
         f"Fault: {what}\nWhy held: {why}\n"
@@ -59,7 +60,19 @@ def _tell(gw: Gateways, row: Row, what: str, why: str) -> None:
         f"To heal it all the same: planaria replace {row['node_id']} --override-breaker\n"
         "Runbook: docs/runbooks/held.md\n",
     )
-    gw.table.write(*KEY, sets={"held_told_at": now})
+
+
+def tell_hourly(gw: Gateways, what: str, subject: str, text: str) -> None:
+    """Mail a person, once an hour for the whole fleet and this kind of mail."""
+    now = gw.clock.now()
+    if _may_tell(gw, what, now):
+        gw.notices.publish(subject, text)
+        gw.table.write(*KEY, sets={f"{what}_told_at": now})
+
+
+def told_at(gw: Gateways, what: str) -> float | None:
+    at = (gw.table.get(*KEY) or {}).get(f"{what}_told_at")
+    return None if at is None else float(at)
 
 
 def strongest(row: Row, judgement: Judgement) -> Judgement:
@@ -94,6 +107,15 @@ def _action(body: Mapping[str, Any]) -> Action:
     return Action(word) if word in Action.__members__ else Action.MONITOR
 
 
+def left_to_a_person(row: Row, judgement: Judgement) -> bool:
+    """What is HELD for this is not kept: a person was told and has the node, and whoever mends it does not
+    want an old fault of it repeated."""
+    fault, action = judgement.fault, judgement.action
+    if judgement.outcome is not Outcome.HELD or fault is None or action is None:
+        return False
+    return bool(gates.left_to_a_person(fault, action, NodeView.from_row(row)))
+
+
 def holds(row: Row, fault: Fault) -> bool:
     """This very fault waits on the node's row."""
     return bool(row.get("held_since")) and _name(fault) in (row.get("held") or {})
@@ -114,9 +136,9 @@ def release(gw: Gateways, nodes: list[Row]) -> int:
 
 def _tell_of_untold(gw: Gateways, held: list[Row]) -> None:
     """Where triage died before its mail was out."""
-    told = (gw.table.get(*KEY) or {}).get("held_told_at") if held else None
+    told = told_at(gw, MAIL) if held else None
     for row in held:
-        if told is None or float(row.get("held_since") or 0.0) > float(told) + TOLD_SECONDS:
+        if told is None or float(row.get("held_since") or 0.0) > told + TOLD_SECONDS:
             what = ", ".join(name.replace("|", " ").strip() for name in row["held"])
             _tell(gw, row, what, str(row.get("held_reason", "")))
             return
@@ -137,7 +159,7 @@ def again(gw: Gateways, row: Row) -> bool:
     sets: dict[str, Any] = {}
     if standing and now - float(row.get("held_again_at") or 0.0) >= AGAIN_SECONDS:
         _, name, text = max(standing)
-        _put(gw, text)
+        put(gw, repeated(text))
         settled.append(name)
         sets["held_again_at"] = now
     if not settled:
@@ -150,29 +172,60 @@ def again(gw: Gateways, row: Row) -> bool:
 
 def _ends(gw: Gateways, row: Row, text: str) -> set[Outcome]:
     view, now = NodeView.from_row(row), gw.clock.now()
-    mine = [on_time(s, now) for s in parsers.parse_text(text) if s.node_id in (row["node_id"], None)]
-    return {judge(s, view, known=False, policy=gw.cluster.policy, now=now).outcome for s in mine}
+    told = [one for signal in parsers.parse_text(text) for one in affected(signal, [view])]
+    mine = [on_time(signal, now) for signal in told if signal.node_id in (row["node_id"], None)]
+    ends = [judge(signal, view, known=False, policy=gw.cluster.policy, now=now) for signal in mine]
+    # What waits for its own time waits elsewhere (lambdas/planning.py), once triage has it again.
+    return {Outcome.OPENED if end.plan is not None else end.outcome for end in ends}
 
 
-def _put(gw: Gateways, text: str) -> None:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Repeated:
+    """An event as sweep tells of it again. resources: some of AWS's events name there alone what they are
+    about."""
+
+    detail_type: str
+    detail: Mapping[str, Any]
+    resources: tuple[str, ...]
+
+    def event(self) -> dict[str, Any]:
+        """As triage will get it, but for the times and names that the bus gives it."""
+        return {
+            "source": SOURCE,
+            "detail-type": self.detail_type,
+            "detail": dict(self.detail),
+            "resources": list(self.resources),
+        }
+
+
+def repeated(text: str, more: Mapping[str, Any] | None = None) -> Repeated:
+    """more: what is added to the detail."""
     event = json.loads(text)
-    # Some of AWS's events name what they are about there alone.
     named = event.get("resources") or []
-    resources = [named] if isinstance(named, str) else [each for each in named if isinstance(each, str)]
+    resources = [named] if isinstance(named, str) else [one for one in named if isinstance(one, str)]
+    # A reservation may be named at the top of the event, where the bus has no place for it.
+    about = {str(signal.evidence.get("reservation") or "") for signal in parsers.parse(event)} - {""}
+    resources += sorted(about - set(resources)) if "customer_event_id" in event else []
     detail_type = event.get("detail-type") or event["detail_type"]
-    gw.bus.put(SOURCE, detail_type, [{**event["detail"], parsers.REPEATS: True}], resources)
+    detail = {**event["detail"], parsers.REPEATS: True, **(more or {})}
+    return Repeated(detail_type, detail, tuple(resources))
+
+
+def put(gw: Gateways, again: Repeated) -> None:
+    gw.bus.put(SOURCE, again.detail_type, [again.detail], list(again.resources))
 
 
 def _name(fault: Fault | None) -> str:
     return history.key(fault) if fault is not None else "unknown"
 
 
-def _may_tell(gw: Gateways, now: float) -> bool:
+def _may_tell(gw: Gateways, what: str, now: float) -> bool:
     """Once an hour for the whole fleet. Who is to tell has a minute for it; then another one does."""
-    told = missing("held_told_at") | below("held_told_at", now - TOLD_SECONDS)
-    free = missing("held_telling_at") | below("held_telling_at", now - TELLING_SECONDS)
+    told_at, telling_at = f"{what}_told_at", f"{what}_telling_at"
+    told = missing(told_at) | below(told_at, now - TOLD_SECONDS)
+    free = missing(telling_at) | below(telling_at, now - TELLING_SECONDS)
     try:
-        gw.table.write(*KEY, sets={"held_telling_at": now}, when=told & free)
+        gw.table.write(*KEY, sets={telling_at: now}, when=told & free)
     except Conflict:
         return False
     return True

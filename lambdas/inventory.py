@@ -54,6 +54,8 @@ def _note(gw: Gateways, row: Row | None, instance: Instance) -> None:
     if row is not None and row.get("gone"):
         return  # a terminated instance never lives again; this list is older than what the row knows
     said = facts(instance)
+    if row is not None and "spare" in row:
+        said.pop("name", None)  # that of a node from the warm pool comes by Join
     if row is None or row.get("state") != instance.state or row.get("times_missing"):
         gw.ledger.note_node(instance.node_id, {**said, "times_missing": 0})
     elif any(

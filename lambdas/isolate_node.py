@@ -1,21 +1,28 @@
 """State "Isolate": no new work on the node, then end the job there so that the node is empty.
 
-Each call does what is still open and answers WAIT until all is done.
+Each call does what is still open and answers WAIT until all is done. How a node is emptied is the incident's
+`drain`: its jobs are let come to their own end, or save a checkpoint first, or are stopped at once.
 """
 
-from typing import Any
-
+from lambdas import saving, scaling
 from lambdas.boundary import Event, Fields, ask_scheduler, task
+from lambdas.survivors import hold_survivors, let_go
 from planaria.core import plans
-from planaria.core.errors import PermanentError, TransientError, Waiting
+from planaria.core.errors import PermanentError, Waiting
 from planaria.core.incident import Step
-from planaria.core.ports import AnswerState
+from planaria.core.ladder import HEALTH
+from planaria.core.policy import Drain
 from planaria.core.scheduling import Isolate, JobsOn, Lost, Stop
 from planaria.core.table import Row
 from planaria.wiring import Gateways
 
-HEALTH = {"REBOOT": "UnschedulablePendingReboot", "REPLACE": "UnschedulablePendingReplacement"}
 GRACE_SECONDS = 2.0
+
+SAVE_SHARE = 0.2
+"""Of the drain's time: how much is left for a checkpoint where the jobs were let run on."""
+
+END_SHARE = 0.1
+"""Of the drain's time: how much the jobs have to end after the signal, whenever that came."""
 
 
 @task
@@ -24,10 +31,21 @@ def handler(event: Event, gw: Gateways) -> Fields:
     row = gw.ledger.enter(incident["node_id"], int(incident["session"]))
     if row.get("replaced_by"):
         return {}  # an earlier execution got as far: the name is the replacement's now
+    scaling.prolong(gw, row)
     if not plans.isolated_by(row, incident["mark"]):
         row = _isolate(event, gw)
-    _await_checkpoint(event, gw, row)
-    _empty(event, gw, row)
+    row = _let_finish(event, gw, row)
+    # A fatal fault may have superseded an incident that had asked for one: broken ranks save nothing.
+    if incident["drain"] != Drain.STOP and not saving.ended(gw, incident, row):
+        raise Waiting("the emergency checkpoint is not saved yet")
+    if "emptied_at" not in row["isolation"]:
+        _empty(event, gw, row)
+        gw.ledger.write(
+            incident["node_id"],
+            int(incident["session"]),
+            sets={("isolation", "emptied_at"): gw.clock.now()},
+        )
+    scaling.complete(gw, incident, row)
     return {}
 
 
@@ -60,28 +78,20 @@ def _isolate(event: Event, gw: Gateways) -> Row:
     return row
 
 
-def _await_checkpoint(event: Event, gw: Gateways, row: Row) -> None:
-    """The job must not be stopped before its emergency checkpoint is saved or too late."""
-    incident, asked = event["incident"], row.get("checkpoint") or {}
-    if not asked.get("ticket") or asked.get("ended") or plans.is_gone(row):
-        return
-    now = gw.clock.now()
-    sets: dict[Any, Any] = {("checkpoint", "ended"): True}
-    try:
-        answer = gw.commands.poll(asked["ticket"])
-    except TransientError:
-        if now < float(asked["deadline"]):
-            raise
-        answer = None
-    if answer is not None and answer.state is AnswerState.DONE:
-        entry = answer.value.get(incident["node_id"], {})
-        if entry.get("status") == "SUCCESS":
-            step = entry["output"]["step"]
-            sets[("checkpoint", "step")] = step
-            gw.ledger.step(incident["incident_id"], Step.CHECKPOINT_SAVED, now, checkpoint_step=step)
-    elif now < float(asked["deadline"]):
-        raise Waiting("the emergency checkpoint is not saved yet")
-    gw.ledger.write(incident["node_id"], int(incident["session"]), sets=sets)
+def _let_finish(event: Event, gw: Gateways, row: Row) -> Row:
+    """drain wait: the jobs there come to their own end; those that have not by the deadline save and stop."""
+    incident = event["incident"]
+    if incident["drain"] != Drain.WAIT or plans.is_gone(row):
+        return row
+    name, now, deadline = incident["name"], gw.clock.now(), plans.drain_until(row, gw.cluster.policy)
+    save_seconds = SAVE_SHARE * gw.cluster.policy.drain_deadline_seconds
+    if not (row.get("checkpoint") or {}).get("ticket"):
+        jobs = ask_scheduler(gw, event, "jobs_on", JobsOn((name,))).get(name, [])
+        if jobs and now < deadline - save_seconds:
+            raise Waiting(f"{name} is let finish job {jobs[0]} until {deadline - save_seconds:.0f}")
+        if jobs and incident["job_id"] in jobs and now < deadline:
+            row = saving.ask(gw, incident, row, deadline)
+    return row
 
 
 def _empty(event: Event, gw: Gateways, row: Row) -> None:
@@ -92,15 +102,32 @@ def _empty(event: Event, gw: Gateways, row: Row) -> None:
     jobs = sorted({*found, *row.get("stopped_jobs", []), incident["job_id"]} - {""})
     if not jobs:
         return
-    if jobs != row.get("stopped_jobs"):
-        gw.ledger.write(node, session, sets={"stopped_jobs": jobs})
+    if jobs != row.get("stopped_jobs") or "stop_at" not in row["isolation"]:
+        sets = {"stopped_jobs": jobs, ("isolation", "stop_at"): gw.clock.now()}
+        row = gw.ledger.write(node, session, sets=sets)
     for job in jobs:
         gw.jobs.wait_for(job, node, incident["incident_id"])
-        gw.jobs.stopping(job, node, incident["incident_id"])
+        hold_survivors(gw, event, job)
+        gw.jobs.stopping(job, node, incident["incident_id"], gw.clock.now())
     stopped = ask_scheduler(gw, event, "stop", Stop(tuple(jobs), "TERM", GRACE_SECONDS))
     left = sorted(job for job, word in stopped.items() if word == "COMPLETING")
     if left:
-        raise Waiting(f"job {left[0]} is still ending")
+        _force(event, gw, row, left[0])
     for job in sorted(job for job, word in stopped.items() if word == "COMPLETED"):
         gw.jobs.completed(job)
+        let_go(gw, gw.jobs.job(job) or {})
     gw.ledger.step(incident["incident_id"], Step.JOB_STOPPED, gw.clock.now())
+
+
+def _force(event: Event, gw: Gateways, row: Row, job: str) -> None:
+    """Past the deadline the node is taken for lost, which ends what does not end by itself."""
+    incident = event["incident"]
+    policy = gw.cluster.policy
+    settled = float(row["isolation"]["stop_at"]) + END_SHARE * policy.drain_deadline_seconds
+    if gw.clock.now() < max(plans.drain_until(row, policy), settled):
+        raise Waiting(f"job {job} is still ending")
+    name = incident["name"]
+    word = str(ask_scheduler(gw, event, "lost", Lost((name,), incident["mark"])).get(name, "UNKNOWN"))
+    if word != "ISOLATED":
+        raise Waiting(f"{name} still runs job {job} and is not given up yet: {word}")
+    gw.ledger.note_incident(incident["incident_id"], {"drained_by_force": job})

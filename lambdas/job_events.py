@@ -3,6 +3,7 @@
 import dataclasses
 
 from lambdas import resuming
+from planaria.core import attempts
 from planaria.core.fault import Action
 from planaria.core.incident import ACTIVE
 from planaria.core.judge import Judgement, Outcome
@@ -12,6 +13,9 @@ from planaria.wiring import Gateways
 
 START_SECONDS = 20.0
 """Within which whoever claimed a resume starts it; after that sweep does."""
+
+OLD_SECONDS = 3600.0
+"""An agent that was down for longer than this tells of no process that ended before."""
 
 
 def first_step(gw: Gateways, signal: Signal) -> None:
@@ -24,8 +28,28 @@ def first_step(gw: Gateways, signal: Signal) -> None:
         row = gw.jobs.write(job_id, {"first_step": first}, when=newer & equals("attempt", attempt))
     except Conflict as conflict:
         row = conflict.row or {}
+    _runs_after_all(gw, row, attempt)
     if row.get("waiting") and (row.get("first_step") or {}).get("attempt") == row.get("resume_number"):
         gw.workflows.answer(row["waiting"], {"result": "DONE", "reason": ""})
+
+
+def saved(gw: Gateways, signal: Signal) -> None:
+    """A checkpoint of the job is complete."""
+    job_id, step = signal.evidence.get("job_id"), signal.evidence.get("step")
+    if job_id and step is not None:
+        gw.jobs.saved(str(job_id), int(step))
+
+
+def _runs_after_all(gw: Gateways, job: Row, attempt: int) -> None:
+    """The scheduler has started it when nobody waited for it any more: a queue may take hours."""
+    failure = (job.get("attempts") or {}).get(str(attempt), {}).get("failure")
+    if job.get("state") != "FAILED" or job.get("attempt") != attempt or failure:
+        return
+    try:
+        still = equals("state", "FAILED") & equals("attempt", attempt)
+        gw.jobs.write(str(job["job_id"]), {"state": "RUNNING"}, when=still)
+    except Conflict:
+        return  # it has ended meanwhile
 
 
 def exited(gw: Gateways, signal: Signal, judgement: Judgement) -> Judgement:
@@ -46,10 +70,19 @@ def exited(gw: Gateways, signal: Signal, judgement: Judgement) -> Judgement:
         )
     if job.get("stopped_attempt") == attempt:
         return ends(Outcome.COVERED, f"we ended attempt {attempt} of job {job_id} ourselves")
+    reason = str(signal.evidence.get("reason") or "")
+    what = attempts.signature(int(signal.evidence["exit_code"]), reason)
+    job = gw.jobs.failed(job, attempt, what, _failed_at(gw, signal))
+    if job.get("given_up"):
+        return ends(Outcome.OBSERVED, f"nothing is done until a person resumes it: {job['given_up']}")
     if job.get("pending"):
         gw.jobs.owe(job_id, attempt, f"exit/{job_id}/{attempt}")
         waits = ", ".join(sorted(job["pending"]))
         return ends(Outcome.JOINED, f"job {job_id} is resumed when {waits} is healed")
+    if job.get("unresolved"):
+        gw.jobs.owe(job_id, attempt, f"exit/{job_id}/{attempt}")
+        waits = ", ".join(sorted(job["unresolved"]))
+        return ends(Outcome.JOINED, f"job {job_id} waits for {waits}, which nobody heals; a person is told")
     claim = f"exit/{job_id}/{attempt}"
     if _opened(job, claim, gw.clock.now()):
         return ends(Outcome.JOINED, f"resume {job['resume_number']} of job {job_id} is opened already")
@@ -78,8 +111,15 @@ def _resume(gw: Gateways, job: Row, claim: str, signal: Signal) -> Row | None:
     if other and job.get("resume_number") != job["attempt"]:
         return None
     reason = f"rank {signal.evidence.get('rank')} ended with {signal.evidence.get('exit_code')}"
-    at = signal.time if signal.time is not None else gw.clock.now()
+    at = _failed_at(gw, signal)
     return resuming.open_resume(gw, job, claim, reason, supersede=True, failed_at=at)
+
+
+def _failed_at(gw: Gateways, signal: Signal) -> float:
+    """When the process ended. Agents look at different moments, so their reports have another order."""
+    told = signal.time if signal.time is not None else gw.clock.now()
+    ended = signal.evidence.get("ended_at")
+    return float(ended) if ended is not None and 0 <= told - float(ended) < OLD_SECONDS else told
 
 
 def _action(judgement: Judgement, outcome: Outcome) -> Action | None:

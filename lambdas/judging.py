@@ -4,14 +4,27 @@ import dataclasses
 import hashlib
 from typing import Any
 
-from lambdas import approvals, holding, job_events, looking, node_events, opening, replacements
-from planaria.core import claiming, parsers
+from lambdas import (
+    advice,
+    approvals,
+    holding,
+    job_events,
+    looking,
+    node_events,
+    opening,
+    planning,
+    replacements,
+    spares,
+)
+from planaria.core import claiming, parsers, pool
 from planaria.core.fault import Action
 from planaria.core.incident import ACTIVE
 from planaria.core.judge import Judgement, Outcome, judge, memory_of
 from planaria.core.node import NodeView
+from planaria.core.planned import PLAN
 from planaria.core.plans import facts
 from planaria.core.policy import Mode
+from planaria.core.pool import SpareState
 from planaria.core.signal import Kind, Signal
 from planaria.core.table import Conflict, Row
 from planaria.wiring import Gateways
@@ -30,11 +43,15 @@ def members(gw: Gateways, signal: Signal) -> list[NodeView]:
     return [NodeView.from_row(row) for row in gw.ledger.nodes()]
 
 
-def judge_signal(gw: Gateways, signal: Signal, text: str) -> dict[str, Any] | Outcome:
-    """What was done and recorded, or the outcome alone where it is only counted."""
+def judge_signal(
+    gw: Gateways, signal: Signal, text: str, answers: looking.Answers
+) -> dict[str, Any] | Outcome:
+    """What was done and recorded, or the outcome alone where it is only counted. answers: what EC2 says of
+    the nodes of the same delivery."""
     now = gw.clock.now()
     prior = gw.ledger.outcome(signal.dedupe_key, now)
-    again = signal.source == parsers.SWEEP and (prior or {}).get("outcome") == Outcome.HELD
+    waited = (Outcome.HELD, Outcome.JOINED) if PLAN in signal.evidence else (Outcome.HELD,)
+    again = signal.source == parsers.SWEEP and (prior or {}).get("outcome") in waited
     if prior is not None and not again:
         return Outcome.DUPLICATE
     looked = False
@@ -47,7 +64,8 @@ def judge_signal(gw: Gateways, signal: Signal, text: str) -> dict[str, Any] | Ou
             judgement, row = _judge(gw, signal, row, now)
             if not looked and row is not None and looking.needed(signal, judgement, row):
                 # EC2 may know more than the event: who asked for this end, or a person's opt-out tag.
-                signal, looked = looking.look(gw, signal, row), True
+                signal, looked = looking.look(gw, signal, row, answers), True
+                signal = planning.confirmed(gw, signal, judgement, row)
                 judgement, row = _judge(gw, signal, row_of(gw, signal), now)
             judgement = _act(gw, signal, judgement, row or {}, text)
             break
@@ -120,37 +138,64 @@ def _act(gw: Gateways, signal: Signal, judgement: Judgement, row: Row, text: str
         return judgement
     if signal.kind is Kind.AGENT:
         if signal.code == "node_ready":
-            node_events.ready(gw, signal)
+            node_events.ready(gw, signal, row)
         elif signal.code == "job_step":
             job_events.first_step(gw, signal)
+        elif signal.code == "checkpoint_saved":
+            job_events.saved(gw, signal)
         elif signal.code == "job_exit" and acting and judgement.job_id:
             return job_events.exited(gw, signal, judgement)
     if not acting:
         return judgement
-    if judgement.cancels:
+    if signal.healthy and row.get("planned"):
+        planning.take_back(gw, row, signal)
+    judgement = advice.weighed(gw, row, judgement)
+    if judgement.plan is not None and judgement.plan.holds:
+        planning.keep(gw, row, signal, judgement, _body(gw, text))
+    elif judgement.cancels:
         node_events.cancel(gw, row)
     elif judgement.outcome is Outcome.OPENED or judgement.raises:
-        if replacements.lost_before_ready(gw, row, judgement.reason):
-            if said := claiming.said(signal, judgement, row):
-                gw.ledger.note_node(row["node_id"], said)
-            reason = f"{judgement.reason}; the incident that launched this node launches another"
-            return dataclasses.replace(judgement, outcome=Outcome.JOINED, reason=reason)
+        if (theirs := _not_its_own(gw, signal, row, judgement)) is not None:
+            return theirs
         now, judgement = gw.clock.now(), holding.strongest(row, judgement)
         claim = claiming.claim_of(signal, judgement, row, now)
         refusal = claiming.still_held(gw.breaker, judgement, row, now)
         refusal = refusal or opening.open_incident(gw, claim, row, judgement.raises)
         if refusal:
-            holding.hold(gw, row, judgement, _body(gw, text), judgement.reason, refusal)
+            if not planning.put_off(gw, row, signal, refusal):
+                holding.hold(gw, row, judgement, _body(gw, text), judgement.reason, refusal)
             return dataclasses.replace(judgement, outcome=Outcome.HELD, reason=refusal)
         if judgement.mode is Mode.APPROVE:
             judgement = claiming.to_be_approved(judgement, gw.ledger.node(row["node_id"]) or {})
     elif judgement.outcome is Outcome.HELD:
-        holding.hold(gw, row, judgement, _body(gw, text), _what(judgement), judgement.reason)
+        if (theirs := _not_its_own(gw, signal, row, judgement)) is not None:
+            return theirs
+        if planning.put_off(gw, row, signal, judgement.reason):
+            return judgement
+        if not holding.left_to_a_person(row, judgement):
+            holding.hold(gw, row, judgement, _body(gw, text), _what(judgement), judgement.reason)
+        elif said := claiming.said(signal, judgement, row):
+            gw.ledger.note_node(row["node_id"], said)
     elif row and (said := claiming.said(signal, judgement, row)):
         row = gw.ledger.note_node(row["node_id"], said)
+    if judgement.outcome is Outcome.OBSERVED and row:
+        judgement = advice.heed(gw, row, signal, judgement)
     if judgement.outcome is Outcome.JOINED and judgement.fault is not None:
         approvals.waive(gw, row, judgement.fault.kind)
     return judgement
+
+
+def _not_its_own(gw: Gateways, signal: Signal, row: Row, judgement: Judgement) -> Judgement | None:
+    """The judgement of a spare's fault, which is its pool's, and of an unadmitted replacement's, which is
+    that of the incident that launched it; None for all others. Also where it would be held, but not for a
+    spare without a place to take, nor against the opt-out tag."""
+    idle = pool.state_of(row) not in (None, SpareState.TAKEN)
+    if judgement.outcome is Outcome.HELD and (idle or row.get("opted_out")):
+        return None
+    theirs = spares.judged(gw, row, judgement) or replacements.judged(gw, row, judgement)
+    if theirs is not None and (said := claiming.said(signal, judgement, row)):
+        gw.ledger.note_node(row["node_id"], said)
+    return theirs
 
 
 def _what(judgement: Judgement) -> str:

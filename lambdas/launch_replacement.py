@@ -1,26 +1,36 @@
-"""State "Launch": one replacement per incident, whatever crashes when.
+"""State "Launch": one replacement per incident, whatever crashes when, from the node group's offerings.
 
-Intent first (token, offering, lease), then a look-up by tag, then CreateFleet with the token as
-ClientToken, then the instance id into the row.
+Where none of them has capacity the incident waits for it, for days if it must, at a pace that the tries on
+the node's row give; so it goes on in another execution as it went on before.
 """
 
-import uuid
+from typing import Any
 
+from lambdas import advising, gangs, replacement_rows, scaling, spares
 from lambdas.boundary import Event, Fields, task
-from planaria.core import tags
-from planaria.core.cluster import NodeGroup, Offering
+from lambdas.ending import give_back
+from lambdas.launching import NoOffering, Order, launch_one
+from planaria.core import offerings, pool, tags
+from planaria.core.cluster import NodeGroup
 from planaria.core.errors import CapacityError, PermanentError, Waiting
-from planaria.core.incident import Step, launch_token
-from planaria.core.plans import GONE_STATES, STILL_WORKS, is_gone
-from planaria.core.ports import LaunchRequest
-from planaria.core.table import Conflict, Row, below, equals, missing
+from planaria.core.incident import Step
+from planaria.core.offering_rows import OfferingRows
+from planaria.core.offerings import Problem
+from planaria.core.plans import emptied, is_gone, isolated_by
+from planaria.core.table import Conflict, Row, equals, missing
+from planaria.core.wording import moment, span
 from planaria.wiring import Gateways
 
-LEASE_SECONDS = 10.0
 MOST_LOST = 3
 
-REPLACEMENTS = 8
-"""How many replacements of one scheduler name are remembered, to know that it is not the hardware."""
+SOON = 10
+"""Seconds after which an incident that waits for capacity looks again at what another call is about to do."""
+
+CLEANED_SECONDS = 1800.0
+"""EC2 needs several minutes until a reservation has the place of an instance that has ended again."""
+
+ENDED_SECONDS = 86_400.0
+"""How long a reservation is passed over after its end, by those whose own it is not."""
 
 
 @task
@@ -28,143 +38,170 @@ def handler(event: Event, gw: Gateways) -> Fields:
     incident = event["incident"]
     row = gw.ledger.enter(incident["node_id"], int(incident["session"]))
     if row.get("isolation_refused"):
+        launched = str((row.get("launch") or {}).get("instance_id") or "")
+        if launched:
+            return {"node_id": launched, "since": 0}  # known to the machine, which gives it back
         raise PermanentError("no replacement is launched: the node's isolation was refused")
+    group = gw.cluster.group(row.get("group") or next(iter(gw.cluster.node_groups)))
+    try:
+        row = _replaced(incident, gw, row, group)
+    except Waiting as wait:
+        if row.get("capacity_since"):
+            raise CapacityError(str(wait), SOON) from None
+        raise
+    if row.get("capacity_since"):
+        forget = ("capacity_since", "capacity_tries", "capacity_at")
+        gw.ledger.write(incident["node_id"], int(incident["session"]), removes=forget)
+    return {"node_id": row["launch"].get("instance_id", ""), "since": 0}
+
+
+def _replaced(incident: Event, gw: Gateways, row: Row, group: NodeGroup) -> Row:
+    """The row once its launch is done."""
     launch = row.get("launch") or {}
-    if launch.get("instance_id"):
+    if launch.get("giving_back"):
+        row = gangs.give_back(gw, incident, row)
+    elif launch.get("instance_id"):
         row = _unless_lost(incident, gw, row)
-        launch = row["launch"]
-    if not launch.get("instance_id"):
-        group = gw.cluster.group(row.get("group") or next(iter(gw.cluster.node_groups)))
-        launch = _launch(incident, gw, row, group)
-    return {"node_id": launch["instance_id"], "since": 0}
+    try:
+        launch = row.get("launch") or {}
+        if not launch.get("instance_id") and not launch.get("unwanted"):
+            gangs.await_turn(gw, incident, row)
+            row = _launch(incident, gw, row, group)
+        return gangs.await_all(gw, incident, row)
+    except NoOffering as error:
+        tries = _make_room(incident, gw) if error.crowded else None
+        raise _no_capacity(incident, gw, group, error, tries) from None
+    except gangs.NotTogether as error:
+        raise _no_capacity(incident, gw, group, error) from None
 
 
 def _unless_lost(incident: Event, gw: Gateways, row: Row) -> Row:
     """A replacement that was lost before it was ready is followed by another, with a new token."""
     instance = row["launch"]["instance_id"]
     known = gw.ledger.node(instance) or {}
-    if known.get("admitted_at") or not (known.get("lost") or is_gone(known)):
+    elsewhere = pool.lost_to(known, row["node_id"])
+    if known.get("admitted_at") or not (known.get("lost") or is_gone(known) or elsewhere):
         return row
-    lost = int(row.get("replacements_lost", 0)) + 1
+    lost = int(row.get("replacements_lost", 0)) + (not elsewhere)
     if lost > MOST_LOST:
-        raise PermanentError(f"{lost} replacements were lost before they were ready, last {instance}")
+        why = known.get("lost") or "EC2 has ended it"
+        raise PermanentError(f"{lost} replacements were lost before they were ready, last {instance}: {why}")
+    if not elsewhere:
+        give_back(gw, row, lost=True)  # the execution that should have done it may have died
+    following = {"number": int(row["launch"]["number"]) + 1, "out": row["launch"].get("out") or {}}
     return gw.ledger.write(
         incident["node_id"],
         int(incident["session"]),
-        sets={"launch": {"number": int(row["launch"]["number"]) + 1, "index": 0}, "replacements_lost": lost},
+        sets={"launch": following, "replacements_lost": lost},
         removes=("replacement_id",),
         when=equals(("launch", "instance_id"), instance),
     )
 
 
 def _launch(incident: Event, gw: Gateways, row: Row, group: NodeGroup) -> Row:
-    """Tries the offerings in order, from the one the stored intent names."""
-    while True:
-        launch = row.get("launch") or {"number": 1, "index": 0}
-        number, index = int(launch["number"]), int(launch["index"])
-        if launch.get("instance_id"):
-            return launch
-        if index >= len(group.offerings):
-            following = {"number": number + 1, "index": 0}
-            gw.ledger.write(incident["node_id"], int(incident["session"]), sets={"launch": following})
-            raise CapacityError(f"no offering of node group {group.name} has capacity now")
-        offering = group.offerings[index]
-        # A stored token goes before a new one: it may have launched already, in another session's name.
-        token = launch.get("token") or launch_token(incident["incident_id"], number, offering.key)
-        row = _lease(incident, gw, number, index, token)
-        found = gw.fleet.launched(token)
-        alive = sorted(i.node_id for i in found if i.state not in GONE_STATES)
-        try:
-            if alive:
-                instance = alive[0]
-            elif found:
-                # The token's instance has ended, and EC2 answers this token with it for ever: a new one.
-                raise CapacityError(f"the instance of launch {token} has ended")
-            else:
-                instance = gw.fleet.launch(_request(incident, row, group, offering, token))
-        except CapacityError:
-            row = _pass_over(incident, gw, token, {"number": number, "index": index + 1})
-            continue
-        return _record(incident, gw, row, group, offering, instance)
-
-
-def _pass_over(incident: Event, gw: Gateways, token: str, following: Row) -> Row:
-    """On to the next offering, unless another call has launched with this token after all."""
-    unused = equals(("launch", "token"), token) & missing(("launch", "instance_id"))
-    try:
-        return gw.ledger.write(
-            incident["node_id"], int(incident["session"]), sets={"launch": following}, when=unused
-        )
-    except Conflict as conflict:
-        return conflict.row or {}
-
-
-def _lease(incident: Event, gw: Gateways, number: int, index: int, token: str) -> Row:
-    """The right to launch, for a short time: two deliveries of one Task must not both call EC2."""
-    now = gw.clock.now()
-    intent = {
-        "number": number,
-        "index": index,
-        "token": token,
-        "lease_until": now + LEASE_SECONDS,
-        "holder": uuid.uuid4().hex,
-    }
-    free = missing(("launch", "lease_until")) | below(("launch", "lease_until"), now)
-    try:
-        return gw.ledger.write(
-            incident["node_id"],
-            int(incident["session"]),
-            sets={"launch": intent},
-            when=free & missing(("launch", "instance_id")),
-        )
-    except Conflict as conflict:
-        held = (conflict.row or {}).get("launch") or {}
-        raise Waiting(f"launch {held.get('token', '')} is under way by another call") from None
-
-
-def _request(incident: Event, row: Row, group: NodeGroup, offering: Offering, token: str) -> LaunchRequest:
-    return LaunchRequest(
-        token=token,
-        launch_template=group.launch_template,
-        instance_type=offering.instance_type,
-        subnet=offering.subnet,
-        capacity=offering.capacity,
-        tags={tags.GROUP: group.name, tags.NAME: incident["name"], tags.REPLACES: row["node_id"]},
+    node, session = incident["node_id"], int(incident["session"])
+    scaling.await_isolation(row, group)
+    if not row.get("launch"):
+        _cool_own(gw, row, group)
+    listed = offerings.in_order(group, row)
+    if not listed:
+        _nowhere_else(gw, row, group)
+    order = Order(
+        key=incident["incident_id"],
+        group=group,
+        offerings=listed[:1] if group.auto_scaling_group else listed,
+        marks={tags.NAME: incident["name"], tags.REPLACES: node},
+        write=lambda sets, removes=(), when=None: gw.ledger.write(node, session, sets, removes, when),
+        replaces=node,
+        leaves=row if _leaves(incident, gw, row, group) else None,
+        take=lambda: spares.take(gw, group, incident, row),
+        more=lambda token: scaling.request(gw, row, group, token),
     )
+    launch, offering, instance = launch_one(gw, order, row.get("launch") or {})
+    if not instance:
+        return {**row, "launch": scaling.none_wanted(gw, incident, {**row, "launch": launch})}
+    return replacement_rows.record(gw, incident, {**row, "launch": launch}, group, offering, instance)
 
 
-def _record(
-    incident: Event, gw: Gateways, row: Row, group: NodeGroup, offering: Offering, instance: str
-) -> Row:
-    now = gw.clock.now()
-    new = {
-        "name": incident["name"],
-        "group": group.name,
-        "instance_type": offering.instance_type,
-        "lifecycle": offering.capacity,
-        "launched_at": now,
-        "state": "pending",
-        "health": "Unschedulable",
-        "replaces": row["node_id"],
-        "lineage": row.get("lineage") or row["node_id"],
-        "replacements": _replacements(row, now),
-    }
+# --- what the node's own end means for the offerings -------------------------------------------------
+
+
+def _cool_own(gw: Gateways, row: Row, group: NodeGroup) -> None:
+    """EC2 takes back what it gave: nobody is sent into that pool, or a reservation that ends, for now."""
+    rows, now = OfferingRows(gw.table), gw.clock.now()
+    fault, policy = row.get("fault") or {}, gw.cluster.policy
+    if fault.get("kind") in offerings.WANTS_BACK:
+        for key in sorted(offerings.of_node(group, row)):
+            why = f"EC2 wants nodes of it back ({fault['kind']})"
+            rows.cool(group.name, key, row["node_id"], why, now, now + policy.cooldown_seconds)
+    ends = offerings.ending(row)
+    known = (rows.state(group.name).get("cooling") or {}) if ends else {}
+    for offering in group.offerings if ends else ():
+        if offering.reservation in ends and float((known.get(offering.key) or {}).get("until") or 0.0) <= now:
+            until = max(now, float(fault.get("deadline") or 0.0)) + ENDED_SECONDS
+            rows.cool(group.name, offering.key, "", f"{offering.reservation} ends", now, until)
+
+
+def _nowhere_else(gw: Gateways, row: Row, group: NodeGroup) -> None:
+    """Only the reservation that ends is listed: the incident waits for another one to be deployed."""
+    offering = group.offerings[0]
+    advice = offerings.advice(Problem.RESERVATION_ENDS, offering, group)
+    said = f"{offering.reservation} ends, and nothing else is listed"
+    advising.tell(gw, group, offering, advice, said, row["node_id"])
+    raise NoOffering(f"{said}. {advice}", crowded=False)
+
+
+def _leaves(incident: Event, gw: Gateways, row: Row, group: NodeGroup) -> bool:
+    """The old node will end for this one, and EC2 may still count it."""
+    if not incident["retire"] or group.auto_scaling_group:
+        return False
+    acts = row.get("acts") or {}
+    ended = float(acts.get("terminate") or (row.get("opened_at") if is_gone(row) else 0.0) or 0.0)
+    return not ended or gw.clock.now() - ended < CLEANED_SECONDS
+
+
+def _make_room(incident: Event, gw: Gateways) -> int | None:
+    """The old node has its replacement's place: where it is isolated and empty it ends now, not at last.
+
+    0: it does, and EC2 is asked anew without delay. None: nothing has changed.
+    """
+    node, session = incident["node_id"], int(incident["session"])
+    row = gw.ledger.enter(node, session)
+    if is_gone(row) or not isolated_by(row, incident["mark"]) or not emptied(row):
+        return None
+    first = "terminate" not in (row.get("acts") or {})
+    if first:
+        gw.ledger.act(node, session, row, "terminate", gw.clock.now())
+    gw.fleet.terminate(node)
+    gw.ledger.step(incident["incident_id"], Step.RETIRED, gw.clock.now())
+    return 0 if first else None
+
+
+# --- waiting -----------------------------------------------------------------------------------------
+
+
+def _no_capacity(
+    incident: Event, gw: Gateways, group: NodeGroup, error: CapacityError, tries: int | None = None
+) -> PermanentError | CapacityError:
+    """Counted on the node's row. tries: count on from here instead of from there."""
+    node, session, now = incident["node_id"], int(incident["session"]), gw.clock.now()
+    row = gw.ledger.enter(node, session)
+    since = float(row.get("capacity_since") or now)
+    limit = gw.cluster.policy.capacity_timeout_seconds
+    if now - since > limit:
+        return PermanentError(
+            f"no capacity for a replacement since {moment(since)} ({span(now - since)}), the longest that "
+            f"the policy waits: {error}. Add an offering to node group {group.name} or ask AWS for "
+            "capacity, then order it again"
+        )
+    before = row.get("capacity_tries")
+    counted = int(before or 0) if tries is None else tries
+    sets: dict[Any, Any] = {"capacity_since": since, "capacity_tries": counted + 1}
+    if isinstance(error, NoOffering):
+        sets["capacity_at"] = now
+    same = missing("capacity_tries") if before is None else equals("capacity_tries", before)
     try:
-        gw.ledger.note_node(instance, dict(new), when=missing("replaces"))
+        gw.ledger.write(node, session, sets, when=same)
     except Conflict:
-        pass  # noted by an earlier try of this call
-    launch = {**row["launch"], "instance_id": instance}
-    gw.ledger.write(
-        incident["node_id"], int(incident["session"]), sets={"launch": launch, "replacement_id": instance}
-    )
-    gw.ledger.note_incident(incident["incident_id"], {"replacement_id": instance})
-    gw.ledger.step(incident["incident_id"], Step.LAUNCHED, now, node_id=instance)
-    return launch
-
-
-def _replacements(row: Row, now: float) -> list[float]:
-    """When this scheduler name got a new instance for a fault; a planned end or a spot notice is none."""
-    before = list(row.get("replacements", []))
-    if (row.get("fault") or {}).get("kind") in STILL_WORKS:
-        return before
-    return [*before, now][-REPLACEMENTS:]
+        pass  # another delivery of this call has counted
+    return CapacityError(str(error), offerings.wait_seconds(counted))

@@ -9,8 +9,8 @@ from planaria.core.table import Conflict, Row, below, differs, equals, missing
 from planaria.wiring import Gateways
 
 
-def ready(gw: Gateways, signal: Signal) -> None:
-    """The agent is up after a boot: note it and answer whoever waits for this node."""
+def ready(gw: Gateways, signal: Signal, row: Row) -> None:
+    """The agent is up after a boot: note it and answer whoever waits for this node. row: its row before."""
     assert signal.node_id is not None
     at = signal.time if signal.time is not None else gw.clock.now()
     sets: dict[Any, Any] = {
@@ -18,7 +18,8 @@ def ready(gw: Gateways, signal: Signal) -> None:
         "check": {"passed": signal.evidence["passed"], "reason": signal.evidence["reason"]},
         "boot_id": signal.evidence.get("boot_id"),
     }
-    for name in ("name", "address"):
+    # The name of a node from the warm pool comes by Join, and its tags do not know it.
+    for name in ("address",) if "spare" in row else ("name", "address"):
         if signal.evidence.get(name):
             sets[name] = signal.evidence[name]
     # An agent that only started anew tells of the same boot, which proves no reboot.
@@ -29,7 +30,8 @@ def ready(gw: Gateways, signal: Signal) -> None:
         row = conflict.row or {}
     waiting = row.get("waiting")
     if waiting and float(row["ready_at"]) > float(waiting["since"]):
-        gw.ledger.step(waiting["incident_id"], Step.READY, float(row["ready_at"]))
+        if waiting.get("incident_id"):
+            gw.ledger.step(waiting["incident_id"], Step.READY, float(row["ready_at"]))
         gw.workflows.answer(waiting["token"], {"result": "DONE", "reason": "", "node_id": signal.node_id})
 
 

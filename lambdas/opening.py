@@ -35,8 +35,8 @@ def go_on(gw: Gateways, row: Row) -> str:
             gw.workflows.stop(superseded, f"superseded by session {row['session']}")
         gw.ledger.close(row["node_id"], row["session"], Phase.CANCELLED, now, refusal, held=row)
         return refusal
-    if row.get("job_id"):
-        gw.jobs.wait_for(row["job_id"], row["node_id"], name)
+    for job in sorted({row.get("job_id") or "", *row.get("stopped_jobs", [])} - {""}):
+        gw.jobs.wait_for(job, row["node_id"], name)
     superseded = gw.ledger.end_superseded(row, now)
     if superseded:
         gw.workflows.stop(superseded, f"superseded by session {row['session']}")
@@ -63,7 +63,7 @@ def restart(gw: Gateways, row: Row) -> None:
         give_back(gw, row)
         escalate(
             gw,
-            incident_document(row),
+            incident_document(row, gw.cluster.policy),
             row,
             f"its execution died {attempt} times, last {row['execution']}",
         )

@@ -3,7 +3,7 @@
 from lambdas.boundary import Event, Fields, task
 from planaria.core.errors import PermanentError
 from planaria.core.incident import Step
-from planaria.core.plans import isolated_by
+from planaria.core.plans import emptied, is_gone, isolated_by
 from planaria.wiring import Gateways
 
 
@@ -12,8 +12,12 @@ def handler(event: Event, gw: Gateways) -> Fields:
     incident = event["incident"]
     node, session = incident["node_id"], int(incident["session"])
     row = gw.ledger.enter(node, session)
+    if is_gone(row):
+        raise PermanentError(f"{node} is gone")
     if not isolated_by(row, incident["mark"]):
         raise PermanentError(f"{node} is not isolated by this incident; it is not rebooted")
+    if not emptied(row):
+        raise PermanentError(f"{node} is not known to be empty; it is not rebooted")
     sent_at = float(row.get("reboot_sent_at", 0.0))
     if sent_at <= float(row["opened_at"]):
         # Two marks: an act without "sent" crashed in between and is done again. A second reboot of an

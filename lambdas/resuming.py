@@ -12,6 +12,11 @@ from planaria.core.ports import Execution
 from planaria.core.table import Conflict, Row, missing
 from planaria.wiring import Gateways
 
+OUT_OF_WORK = "its node was taken out of work and nobody has its place"
+
+REPLACED_AGAIN = 8
+"""More replacements of one place within one incident than policy allows."""
+
 
 def node_settled(gw: Gateways, incident: Mapping[str, Any], replacement: str, unresolved: str) -> bool:
     """Take the incident's node off the job's pending list; resume the job if that was the last one.
@@ -19,13 +24,24 @@ def node_settled(gw: Gateways, incident: Mapping[str, Any], replacement: str, un
     True when this call found the job ready and its resume is started. Safe to repeat.
     """
     job, node, name = incident["job_id"], incident["node_id"], incident["incident_id"]
-    row = gw.jobs.settle(job, node, name, replacement or None, unresolved)
+    row = gw.jobs.settle(job, node, name, newest(gw, replacement), unresolved)
     if row is None or row.get("pending") or row.get("unresolved"):
         return False
     if not row.get("owed"):
         # Nothing to resume: the job never stopped, or the resume that was owed has been opened already.
         return row.get("resume_claim") == name and open_resume(gw, row, name, "", True) is not None
     return open_resume(gw, row, name, f"incident {name} ended", supersede=True) is not None
+
+
+def newest(gw: Gateways, replacement: str) -> str | None:
+    """Who has this place by now: a replacement may have failed and been replaced before its job was told of
+    it. None without one."""
+    for _ in range(REPLACED_AGAIN):
+        following = (gw.ledger.node(replacement) or {}).get("replaced_by") if replacement else None
+        if not following:
+            break
+        replacement = str(following)
+    return replacement or None
 
 
 def open_resume(
@@ -35,25 +51,20 @@ def open_resume(
     reason: str,
     supersede: bool,
     failed_at: float | None = None,
+    deaths: int = 0,
 ) -> Row | None:
     """Claim and start; None when the job is not ready or another resume is under way.
 
     failed_at: when a process of the job failed (epoch seconds). Such a resume has an incident of its own,
-    and waits a little for news of a node fault before it requeues.
+    and waits a little for news of a node fault before it requeues. deaths: as in claim_resume.
     """
     if job.get("resume_claim") != claim_id:
         try:
-            job = gw.jobs.claim_resume(job, claim_id, reason, gw.clock.now(), supersede, failed_at)
+            now = gw.clock.now()
+            job = gw.jobs.claim_resume(job, claim_id, reason, now, supersede, failed_at, deaths=deaths)
         except Conflict:
             return None
     if job.get("resume_phase") in ACTIVE:
-        old = job.get("resume_superseded") or {}
-        if old:
-            why = f"superseded by {job['resume_name']}"
-            close_own_incident(gw, {**job, "resume_name": old["name"]}, Phase.SUPERSEDED, why)
-            if old["arn"]:
-                gw.workflows.stop(old["arn"], why)
-        open_own_incident(gw, job)
         start_resume(gw, job)
     return job
 
@@ -68,7 +79,14 @@ def stand_down(gw: Gateways, job: Row) -> Fenced:
 
 
 def start_resume(gw: Gateways, job: Row) -> Execution:
-    """StartExecution from the row alone; started twice it is one execution."""
+    """What follows the claim, by whoever finds it undone: the predecessor's end, then StartExecution from the
+    row alone; started twice it is one execution."""
+    if old := job.get("resume_superseded") or {}:
+        why = f"superseded by {job['resume_name']}"
+        close_own_incident(gw, {**job, "resume_name": old["name"]}, Phase.SUPERSEDED, why)
+        if old["arn"]:
+            gw.workflows.stop(old["arn"], why)
+    open_own_incident(gw, job)
     settle = job.get("resume_failed_at") is not None
     document = {"job_id": job["job_id"], "number": job["resume_number"], "settle": settle}
     _, state = gw.workflows.start("resume_job", job["resume_name"], document)

@@ -1,18 +1,34 @@
 """The only clock: once a minute, and at once when an execution of ours fails, make good what got lost.
 
 Instances into node rows; claims without a live execution restarted or escalated; jobs whose last node is
-settled resumed; held signals and conditions that last judged anew; what EC2 says of the nodes reported like
-any other signal.
+settled resumed; held signals, planned ends and conditions that last judged anew; what EC2 says of the nodes
+reported like any other signal.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from lambdas import approvals, holding, inventory, lasting, node_events, opening, resuming, undoing
+from lambdas import (
+    approvals,
+    closing_resume,
+    holding,
+    inventory,
+    lasting,
+    left_nodes,
+    node_events,
+    opening,
+    planned_due,
+    replacements,
+    resuming,
+    spare_pool,
+    undoing,
+    waiting_jobs,
+)
 from lambdas.boundary import logger
 from lambdas.inventory import each
 from planaria import wiring
-from planaria.core.incident import ACTIVE, split_incident_id
+from planaria.core.incident import ACTIVE, Phase, split_incident_id
+from planaria.core.plans import is_gone
 from planaria.core.ports import Execution
 from planaria.core.table import Row
 from planaria.wiring import Gateways
@@ -36,9 +52,13 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
     if event.get("detail-type") != STATUS_CHANGE:
         counts["findings"] = inventory.compare(gw, nodes)
         counts["lasting"] = each(nodes, "lasting condition of", lambda row: lasting.raise_again(gw, row))
+        counts["lost"] = each(nodes, "lost replacement", lambda row: replacements.give_back_lost(gw, row))
+        counts["readmitted"] = each(nodes, "isolation of", lambda row: left_nodes.look(gw, row))
         counts["unapproved"] = each(nodes, "approval of", lambda row: approvals.expire(gw, row))
         counts["breaker"] = each([{"pk": "FLEET"}], "tidying of", lambda _: gw.breaker.tidy(gw.clock.now()))
         counts["held"] = holding.release(gw, nodes)
+        counts["planned"] = planned_due.release(gw, nodes, jobs)
+        counts["spares"] = spare_pool.keep(gw, nodes)
     logger.info("swept", extra=counts)
     return counts
 
@@ -78,7 +98,11 @@ def _jobs(gw: Gateways, jobs: list[Row]) -> int:
         row = _settle_ended(gw, row)
         if row.get("resume_phase") in ACTIVE:
             return _revive_resume(gw, row)
-        if row.get("pending") or row.get("unresolved") or not row.get("owed"):
+        if row.get("pending") or row.get("unresolved"):
+            return waiting_jobs.tell_overdue(gw, row)
+        if waiting_jobs.tries_again(gw, row):
+            return True
+        if not row.get("owed"):
             return False
         # The last node was settled and the claim that should follow got lost.
         claim = f"sweep/{row['job_id']}/{row['owed']}"
@@ -94,15 +118,22 @@ def _settle_ended(gw: Gateways, job: Row) -> Row:
         row = gw.ledger.node(node) or {}
         if head is None or "outcome" not in head:
             continue
-        if head["outcome"] == "CANCELLED" and undoing.outstanding(row):
-            continue  # it is settled once its isolation is taken back
-        if row.get("phase") in ACTIVE and row.get("session") != split_incident_id(name)[1]:
+        later = row.get("session") != split_incident_id(name)[1]
+        if row.get("phase") in ACTIVE and later:
             gw.jobs.wait_for(job["job_id"], node, f"{node}-{row['session']}")
             continue
+        if head["outcome"] == Phase.SUPERSEDED and later and "session" in row:
+            # What became of the node is its last session's to tell.
+            head, _ = gw.ledger.incident(f"{node}-{row['session']}")
+            if head is None or "outcome" not in head:
+                continue
+        if head["outcome"] == Phase.CANCELLED and undoing.outstanding(row):
+            continue  # it is settled once its isolation is taken back
         healed = head["outcome"] == "HEALED"
-        taken = bool(row.get("isolation") or row.get("gone"))
+        # An isolation that no session asked for is an old one's, which a person has lifted since.
+        taken = bool(row.get("isolation") and row.get("isolation_asked")) or is_gone(row)
         unresolved = "" if healed or not taken else str(head.get("outcome_reason") or "its incident ended")
-        replacement = head.get("replacement_id") if healed else None
+        replacement = resuming.newest(gw, str(head.get("replacement_id") or "")) if healed else None
         job = gw.jobs.settle(job["job_id"], node, name, replacement, unresolved) or job
     return job
 
@@ -118,8 +149,10 @@ def _revive_resume(gw: Gateways, job: Row) -> bool:
     elif gw.workflows.state(arn) is Execution.RUNNING:
         return False
     job = gw.jobs.enter(job["job_id"], number)
-    claim = f"sweep/{job['job_id']}/{number}"
-    return (
-        resuming.open_resume(gw, job, claim, f"the execution of resume {number} died", supersede=True)
-        is not None
-    )
+    deaths = int(job.get("resume_deaths") or 0) + 1
+    if deaths >= gw.cluster.policy.max_attempts:
+        reason = f"its execution died {deaths} times, last {job['resume_name']}"
+        closing_resume.close(gw, job["job_id"], number, Phase.ESCALATED, reason)
+        return True
+    claim, reason = f"sweep/{job['job_id']}/{number}", f"the execution of resume {number} died"
+    return resuming.open_resume(gw, job, claim, reason, supersede=True, deaths=deaths) is not None

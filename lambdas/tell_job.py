@@ -11,9 +11,12 @@ def handler(event: Event, gw: Gateways) -> Fields:
     incident = event["incident"]
     row = gw.ledger.enter(incident["node_id"], int(incident["session"]))
     replacement = event.get("replacement") or ""
+    repaired = incident.get("reset") or incident.get("reboot")
+    # Neither replaced nor repaired: nobody has its place, and a resume would start on a node that is gone.
+    unresolved = "" if replacement or repaired else resuming.OUT_OF_WORK
     resumed = [
         job
         for job in jobs_of(incident, row)
-        if resuming.node_settled(gw, {**incident, "job_id": job}, replacement, "")
+        if resuming.node_settled(gw, {**incident, "job_id": job}, replacement, unresolved)
     ]
     return {"resumed": resumed}

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from planaria.core import claiming
+from planaria.core import claiming, gates, planned
 from planaria.core.breaker import Breaker
 from planaria.core.claim import Claim
 from planaria.core.fault import Action
@@ -37,6 +37,7 @@ class OfflineLedger:
         if cap is not None:
             self.breaker = Breaker(self.table, cap, policy.breaker.window_seconds)
         self._known: set[str] = set()
+        self._plans: set[tuple[str, str]] = set()
 
     def views(self) -> list[NodeView]:
         return [NodeView.from_row(row) for row in self.ledger.nodes()]
@@ -44,6 +45,8 @@ class OfflineLedger:
     def judge(self, signal: Signal, now: float) -> tuple[Judgement, NodeView | None]:
         """The judgement, and the node as the judge saw it. now: epoch seconds of the judgement."""
         row = self.ledger.node(signal.node_id) if signal.node_id is not None else None
+        if row is not None:
+            row = self._with_plan(signal, row, now)
         known = signal.dedupe_key in self._known
         judgement, row = self._judge(signal, row, known, now)
         view = NodeView.from_row(row) if row is not None else None
@@ -77,23 +80,25 @@ class OfflineLedger:
             self._ready(signal, now)
         if judgement.mode is Mode.OBSERVE:
             return judgement
+        if gone := planned.taken_back(signal, NodeView.from_row(row).planned):
+            row = self.table.write(row["pk"], row["sk"], removes=[("planned", name) for name in gone])
+        if judgement.plan is not None and judgement.plan.holds:
+            self._keep(signal, judgement, row, now)
+            return judgement
         opened = judgement.outcome is Outcome.OPENED and judgement.action is not Action.MONITOR
         if judgement.cancels:
             self._cancel(row, now)
         elif opened or judgement.raises:
             return self._open(signal, judgement, row, now)
         elif judgement.outcome is Outcome.HELD:
-            self._hold(row, now)
+            return self._held(signal, judgement, row, now)
         elif said := claiming.said(signal, judgement, row):
             self.ledger.note_node(row["node_id"], said)
         return judgement
 
     def _open(self, signal: Signal, judgement: Judgement, row: Row, now: float) -> Judgement:
         if self._lost_before_ready(row):
-            facts = {**claiming.said(signal, judgement, row), "lost": judgement.reason}
-            self.ledger.note_node(row["node_id"], facts)
-            reason = f"{judgement.reason}; the incident that launched this node launches another"
-            return dataclasses.replace(judgement, outcome=Outcome.JOINED, raises=False, reason=reason)
+            return self._lost(signal, judgement, row)
         claim = claiming.claim_of(signal, judgement, row, now)
         refusal = claiming.still_held(self.breaker, judgement, row, now) if self.breaker is not None else ""
         refusal = refusal or self.claim(claim, row, now, judgement.raises)
@@ -102,8 +107,44 @@ class OfflineLedger:
             return dataclasses.replace(judgement, outcome=Outcome.HELD, reason=refusal)
         return claiming.to_be_approved(judgement, self.ledger.node(row["node_id"]) or {})
 
+    def _lost(self, signal: Signal, judgement: Judgement, row: Row) -> Judgement:
+        facts = {**claiming.said(signal, judgement, row), "lost": judgement.reason}
+        self.ledger.note_node(row["node_id"], facts)
+        reason = f"{judgement.reason}; the incident that launched this node launches another"
+        return dataclasses.replace(judgement, outcome=Outcome.JOINED, raises=False, reason=reason)
+
+    def _held(self, signal: Signal, judgement: Judgement, row: Row, now: float) -> Judgement:
+        if not row.get("opted_out") and self._lost_before_ready(row):
+            return self._lost(signal, judgement, row)
+        fault, action = judgement.fault, judgement.action
+        assert fault is not None and action is not None
+        if not gates.left_to_a_person(fault, action, NodeView.from_row(row)):
+            self._hold(row, now)
+        elif said := claiming.said(signal, judgement, row):
+            self.ledger.note_node(row["node_id"], said)
+        return judgement
+
     def _hold(self, row: Row, now: float) -> None:
         self.ledger.note_node(row["node_id"], {"held_since": row.get("held_since") or now})
+
+    def _keep(self, signal: Signal, judgement: Judgement, row: Row, now: float) -> None:
+        assert judgement.plan is not None and judgement.fault is not None
+        plans, own = NodeView.from_row(row).planned, planned.key(signal)
+        found = planned.kept(plans, own, planned.entry(signal, judgement.fault, judgement.plan, now))
+        self._plans.add((row["node_id"], own))
+        if found:
+            self.ledger.note_node(row["node_id"], {"planned": {**plans, **found}})
+
+    def _with_plan(self, signal: Signal, row: Row, now: float) -> Row:
+        """The row with the plan that this signal tells of again, where the events here begin after it."""
+        name = signal.evidence.get(planned.PLAN)
+        if name is None or (row["node_id"], name) in self._plans:
+            return row
+        self._plans.add((row["node_id"], name))
+        plan: dict[str, Any] = {"kind": signal.kind.value, "code": signal.code}
+        plan |= dict.fromkeys(("deadline", "latest", "said_at", "at"), now)
+        plans = {**(row.get("planned") or {}), name: plan}
+        return self.ledger.note_node(row["node_id"], {"planned": plans})
 
     def _lost_before_ready(self, row: Row) -> bool:
         """A replacement that was not admitted yet belongs to the incident that launched it."""

@@ -11,16 +11,21 @@ as `cluster.json` into the code asset. All its durations are seconds, already mu
                 "boot_timeout_seconds": float, "drain_deadline_seconds": float,
                 "job_settle_seconds": float, "max_attempts": int,
                 "max_resumes": int, "resume_window_seconds": float,
-                "rebalance": "checkpoint" | "ignore", "gpu_reset": bool,
+                "rebalance": "checkpoint" | "move" | "ignore", "gpu_reset": bool,
+                "escalate_to": Action, "deep_check": "auto" | "always" | "never",
+                "drain": "wait" | "checkpoint" | "stop", "unused_replacement": "terminate" | "spare",
+                "gang": "keep" | "all-or-nothing", "rebalance_rounds": int,
+                "reset_timeout_seconds": float, "deep_check_timeout_seconds": float,
+                "capacity_timeout_seconds": float, "cooldown_seconds": float, "hold_seconds": float,
+                "rebalance_grace_seconds": float, "lead_seconds": float, "spare_check_seconds": float,
                 "approval_timeout_seconds": float, "boot_grace_seconds": float,
                 "confirmation_seconds": float, "ladder_seconds": float,
                 "offender_incidents": int, "offender_seconds": float,
                 "max_replacements": int, "replacements_seconds": float,
                 "maintenance": [{"start": ISO, "end": ISO} | {"weekly": "sun 02:00", "hours": float}],
                 "catalog": [{"kind": str, "code": str, "action": str, "families": [str], "reason": str}]},
-     "node_groups": [{"name": str, "size": int, "launch_template": str,
-                      "offerings": [{"instance_type": str, "capacity": "on-demand" | "spot",
-                                     "subnet": str}]}]}
+     "file_system_zone": str, "" where none is named,
+     "node_groups": as planaria/core/cluster.py reads them}
 
 Offerings stand in the order in which they are tried. Lambdas have no pydantic; only synth and the CLI
 import this module. Maintenance windows are the wall clock's and are not scaled.
@@ -31,15 +36,17 @@ from collections.abc import Iterator
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from planaria.core import maintenance, overrides
+from planaria.core.cluster import RESERVED, Capacity
 from planaria.core.errors import InvalidInput
 from planaria.core.fault import Action
+from planaria.core.policy import DeepCheck, Drain, Gang, Mode, Rebalance, Unused
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
 Region = Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]+$")]
@@ -47,6 +54,10 @@ InstanceType = Annotated[str, Field(pattern=r"^[a-z0-9-]+\.[a-z0-9-]+$")]
 ImageId = Annotated[str, Field(pattern=r"^ami-[0-9a-f]{8,17}$")]
 SubnetId = Annotated[str, Field(pattern=r"^subnet-[0-9a-f]{8,17}$")]
 SecurityGroupId = Annotated[str, Field(pattern=r"^sg-[0-9a-f]{8,17}$")]
+ReservationId = Annotated[str, Field(pattern=r"^cr-[0-9a-f]{8,17}$")]
+FileSystemId = Annotated[str, Field(pattern=r"^fs-[0-9a-f]{8,17}$")]
+Zone = Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]+[a-z]$")]
+Repair = Literal[Action.RESET, Action.REBOOT, Action.REPLACE]
 Count = Annotated[int, Field(strict=True, ge=1, le=100_000)]
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 Minutes = Annotated[float, Field(strict=True, gt=0, le=60 * 24 * 30)]
@@ -61,6 +72,9 @@ _FORMS = {
     r"^[a-z0-9-]+\.[a-z0-9-]+$": "must be an EC2 instance type such as p5.48xlarge",
     r"^ami-[0-9a-f]{8,17}$": "must be an image id such as ami-0123456789abcdef0",
     r"^subnet-[0-9a-f]{8,17}$": "must be a subnet id such as subnet-0123456789abcdef0",
+    r"^cr-[0-9a-f]{8,17}$": "must be a capacity reservation id such as cr-0123456789abcdef0",
+    r"^fs-[0-9a-f]{8,17}$": "must be a file system id such as fs-0123456789abcdef0",
+    r"^[a-z]{2}(-[a-z]+)+-[0-9]+[a-z]$": "must be an Availability Zone such as us-east-1a",
     r"^sg-[0-9a-f]{8,17}$": "must be a security group id such as sg-0123456789abcdef0",
 }
 
@@ -69,22 +83,6 @@ class Scheduler(StrEnum):
     PROCESS = "process"
     SLURM = "slurm"
     EKS = "eks"
-
-
-class Mode(StrEnum):
-    ACT = "act"
-    APPROVE = "approve"
-    OBSERVE = "observe"
-
-
-class Rebalance(StrEnum):
-    CHECKPOINT = "checkpoint"
-    IGNORE = "ignore"
-
-
-class Capacity(StrEnum):
-    ON_DEMAND = "on-demand"
-    SPOT = "spot"
 
 
 class _Section(BaseModel):
@@ -174,7 +172,8 @@ class Policy(_Section):
     mode: Mode = Mode.ACT
     breaker: Breaker = Breaker()
     boot_timeout_minutes: Minutes = 30.0
-    drain_deadline_minutes: Minutes = 10.0
+    # A state machine waits no longer than four hours for a node to be empty.
+    drain_deadline_minutes: Annotated[float, Field(strict=True, gt=0, le=180)] = 10.0
     job_settle_seconds: Seconds = 10.0
     max_attempts: Count = 5
     max_resumes: Count = 10
@@ -190,6 +189,22 @@ class Policy(_Section):
     offender_hours: Hours = 168.0
     max_replacements: Count = 3
     replacements_hours: Hours = 24.0
+    escalate_to: Repair = Action.REPLACE
+    # heal_node's loop around a GPU reset ends before twelve minutes are over.
+    reset_timeout_minutes: Annotated[float, Field(strict=True, gt=0, le=10)] = 5.0
+    deep_check: DeepCheck = DeepCheck.AUTO
+    # heal_node's state machine waits no longer than four hours for a check.
+    deep_check_timeout_minutes: Annotated[float, Field(strict=True, gt=0, le=240)] = 150.0
+    drain: Drain = Drain.CHECKPOINT
+    unused_replacement: Unused = Unused.TERMINATE
+    gang: Gang = Gang.KEEP
+    capacity_timeout_hours: Hours = 168.0
+    cooldown_minutes: Minutes = 10.0
+    hold_minutes: Minutes = 60.0
+    rebalance_rounds: Count = 2
+    rebalance_grace_minutes: Minutes = 60.0
+    lead_hours: Hours = 24.0
+    spare_check_minutes: Minutes = 60.0
     maintenance: tuple[Maintenance, ...] = ()
     catalog: tuple[CatalogEntry, ...] = ()
 
@@ -197,11 +212,13 @@ class Policy(_Section):
 class Launch(_Section):
     """What every instance of the group has in common; it becomes the group's launch template.
 
-    root_device is the image's own root device, whose volume is made encrypted with root_gib GiB.
+    root_device is the image's own root device, whose volume is made encrypted with root_gib GiB. zones: the
+    Availability Zone of each subnet, for what only holds within one.
     """
 
     image: ImageId
     subnets: Annotated[tuple[SubnetId, ...], Field(min_length=1)]
+    zones: dict[SubnetId, Zone] = {}
     security_groups: Annotated[tuple[SecurityGroupId, ...], Field(min_length=1)]
     key: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     root_device: Annotated[str, Field(pattern=r"^/dev/[a-z0-9]+$")] = "/dev/xvda"
@@ -209,18 +226,32 @@ class Launch(_Section):
 
 
 class Offering(_Section):
-    """One way to get a node. Without `subnet` the group's first one is meant."""
+    """One way to get a node. Without `subnet` the group's first one is meant. capacity spare: the group's
+    warm pool; reservation and capacity-block need the id of theirs."""
 
     instance_type: InstanceType
     capacity: Capacity = Capacity.ON_DEMAND
     subnet: SubnetId | None = None
+    reservation: ReservationId | None = None
+
+    @model_validator(mode="after")
+    def _names_its_reservation(self) -> Self:
+        if (self.capacity in RESERVED) != (self.reservation is not None):
+            rule = "must name its reservation" if self.capacity in RESERVED else "takes no reservation"
+            raise ValueError(f"an offering of capacity {self.capacity} {rule}")
+        return self
 
 
 class NodeGroup(_Section):
-    """`size` nodes that may stand in for each other."""
+    """`size` nodes that may stand in for each other, and `spares` warm ones beside them.
+
+    auto_scaling_group: the group that launches the nodes; `offerings` then only says what they are.
+    """
 
     name: Name
     size: Count
+    spares: Annotated[int, Field(strict=True, ge=0, le=1000)] = 0
+    auto_scaling_group: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     launch: Launch
     offerings: Annotated[tuple[Offering, ...], Field(min_length=1)]
 
@@ -229,7 +260,28 @@ class NodeGroup(_Section):
         for offering in self.offerings:
             if offering.subnet is not None and offering.subnet not in self.launch.subnets:
                 raise ValueError(f"offerings name {offering.subnet}, which launch.subnets does not list")
+        for subnet in self.launch.zones:
+            if subnet not in self.launch.subnets:
+                raise ValueError(f"launch.zones names {subnet}, which launch.subnets does not list")
         return self
+
+    @model_validator(mode="after")
+    def _spares_have_a_source(self) -> Self:
+        listed = [offering.capacity for offering in self.offerings]
+        if Capacity.SPARE in listed and not self.spares:
+            raise ValueError("offerings has capacity spare, but the group keeps no spares (spares: 0)")
+        if listed.count(Capacity.SPARE) == len(listed):
+            raise ValueError("offerings needs a way to launch a node besides the spares")
+        if self.spares and self.auto_scaling_group is not None:
+            raise ValueError("spares are not kept in an Auto Scaling group, which has warm pools of its own")
+        return self
+
+
+class FileSystem(_Section):
+    """The FSx for Lustre file system that the nodes mount: it lies in one Availability Zone."""
+
+    id: FileSystemId
+    zone: Zone
 
 
 class ClusterFile(_Section):
@@ -238,6 +290,7 @@ class ClusterFile(_Section):
     name: Name
     region: Region
     scheduler: Scheduler
+    file_system: FileSystem | None = None
     policy: Policy = Policy()
     node_groups: Annotated[tuple[NodeGroup, ...], Field(min_length=1)]
 
@@ -299,6 +352,10 @@ class ClusterFile(_Section):
         """The name of the group's EC2 launch template."""
         return f"planaria-{self.name}-{group.name}"
 
+    def reserved_template(self, group: NodeGroup, reservation: str) -> str:
+        """The name of the launch template that launches into one capacity reservation or Capacity Block."""
+        return f"{self.launch_template(group)}-{reservation}"
+
     def document(self, time_scale: float = 1.0) -> dict[str, Any]:
         """The JSON document of the module's docstring."""
         policy = self.policy
@@ -332,26 +389,67 @@ class ClusterFile(_Section):
                 "offender_seconds": policy.offender_hours * 3600 * time_scale,
                 "max_replacements": policy.max_replacements,
                 "replacements_seconds": policy.replacements_hours * 3600 * time_scale,
+                "escalate_to": policy.escalate_to.value,
+                "reset_timeout_seconds": policy.reset_timeout_minutes * 60 * time_scale,
+                "deep_check": policy.deep_check.value,
+                "deep_check_timeout_seconds": policy.deep_check_timeout_minutes * 60 * time_scale,
+                "drain": policy.drain.value,
+                "unused_replacement": policy.unused_replacement.value,
+                "gang": policy.gang.value,
+                "capacity_timeout_seconds": policy.capacity_timeout_hours * 3600 * time_scale,
+                "cooldown_seconds": policy.cooldown_minutes * 60 * time_scale,
+                "hold_seconds": policy.hold_minutes * 60 * time_scale,
+                "rebalance_rounds": policy.rebalance_rounds,
+                "rebalance_grace_seconds": policy.rebalance_grace_minutes * 60 * time_scale,
+                "lead_seconds": policy.lead_hours * 3600 * time_scale,
+                "spare_check_seconds": policy.spare_check_minutes * 60 * time_scale,
                 "maintenance": [window.entry() for window in policy.maintenance],
                 "catalog": [entry.model_dump(mode="json") for entry in policy.catalog],
             },
-            "node_groups": [
-                {
-                    "name": group.name,
-                    "size": group.size,
-                    "launch_template": self.launch_template(group),
-                    "offerings": [
-                        {
-                            "instance_type": offering.instance_type,
-                            "capacity": offering.capacity.value,
-                            "subnet": offering.subnet or group.launch.subnets[0],
-                        }
-                        for offering in group.offerings
-                    ],
-                }
-                for group in self.node_groups
-            ],
+            "file_system_zone": self.file_system.zone if self.file_system is not None else "",
+            "node_groups": [self._group(group) for group in self.node_groups],
         }
+
+    def _group(self, group: NodeGroup) -> dict[str, Any]:
+        offerings = [self._offering(group, offering) for offering in group.offerings]
+        if group.spares and not any(o.capacity is Capacity.SPARE for o in group.offerings):
+            first = group.offerings[0]
+            spare = Offering(instance_type=first.instance_type, capacity=Capacity.SPARE, subnet=first.subnet)
+            offerings.insert(0, self._offering(group, spare))
+        return {
+            "name": group.name,
+            "size": group.size,
+            "spares": group.spares,
+            "auto_scaling_group": group.auto_scaling_group or "",
+            "launch_template": self.launch_template(group),
+            "offerings": offerings,
+        }
+
+    def _offering(self, group: NodeGroup, offering: Offering) -> dict[str, Any]:
+        subnet = offering.subnet or group.launch.subnets[0]
+        template = self.reserved_template(group, offering.reservation) if offering.reservation else ""
+        return {
+            "instance_type": offering.instance_type,
+            "capacity": offering.capacity.value,
+            "subnet": subnet,
+            "zone": group.launch.zones.get(subnet, ""),
+            "reservation": offering.reservation or "",
+            "launch_template": template,
+        }
+
+    def warnings(self) -> list[str]:
+        """What is allowed and yet seldom meant, one sentence each."""
+        found = []
+        for group in self.node_groups:
+            for number, offering in enumerate(group.offerings, 1):
+                zone = group.launch.zones.get(offering.subnet or group.launch.subnets[0])
+                if self.file_system is not None and zone is not None and zone != self.file_system.zone:
+                    found.append(
+                        f"node_groups {group.name}: offering {number} launches in {zone}, but the file "
+                        f"system {self.file_system.id} lies in {self.file_system.zone}: every read and write "
+                        "crosses Availability Zones, which is slower and is paid for by the gigabyte."
+                    )
+        return found
 
 
 class _Loader(yaml.SafeLoader):
@@ -420,7 +518,9 @@ def _rule(problem: ErrorDetails) -> str:
 
 def _nearest(location: tuple[int | str, ...]) -> str:
     """A hint for a misspelt key, found among all keys that a cluster file may have."""
-    sections = (ClusterFile, Policy, Breaker, Maintenance, CatalogEntry, NodeGroup, Launch, Offering)
+    sections = (
+        ClusterFile, FileSystem, Policy, Breaker, Maintenance, CatalogEntry, NodeGroup, Launch, Offering,
+    )  # fmt: skip
     known = sorted({name for section in sections for name in section.model_fields})
     close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.7)
     return f" (is {close[0]} meant?)" if close else ""

@@ -18,7 +18,7 @@ from planaria.core.affected import affected
 from planaria.core.claim import Claim
 from planaria.core.event_rows import event_key
 from planaria.core.fault import Action
-from planaria.core.incident import ACTIVE, Phase
+from planaria.core.incident import ACTIVE, Phase, Step
 from planaria.core.judge import Outcome
 from planaria.core.node import NodeView
 from planaria.core.parsers import parse_text
@@ -31,7 +31,7 @@ from planaria.recording import Recording
 COMPARED = ("outcome", "action", "rule")
 # What of a node's row is no matter of the time at which it is looked at.
 _LASTING = ("name", "group", "instance_type", "zone", "lifecycle", "launched_at", "reservation", "job_id",
-            "replaces", "replacements", "opted_out")  # fmt: skip
+            "replaces", "replacements", "moves", "opted_out")  # fmt: skip
 _OF_JOBS = frozenset({"OBSERVED", "STALE", "COVERED", "JOINED", "OPENED"})
 _ACTS = {"rebooted": "reboot", "node_retired": "terminate"}
 
@@ -181,6 +181,8 @@ class _Course:
         for step in steps:
             if act := _ACTS.get(_text(step.get("step"))):
                 self._at(step.get("at"), lambda now, act=act: self._act(incident.node, act, now))  # type: ignore[misc]
+            if step.get("step") == Step.ISOLATED:
+                self._at(step.get("at"), lambda now: self._note(incident.node, {"isolation": {"at": now}}))
         new = incident.row.get("replacement_id")
         if incident.outcome == Phase.HEALED and isinstance(new, str) and new:
             joined = next((step.get("at") for step in steps if step.get("step") == "node_joined"), None)
@@ -231,6 +233,8 @@ class _Course:
             reason = _text(incident.row.get("outcome_reason"))
             outcome = Phase(incident.outcome)
             self._ledger.close(incident.node, int(row["session"]), outcome, now, reason)
+            if outcome in (Phase.HEALED, Phase.CANCELLED):
+                self._note(incident.node, {"isolation": {}})
 
     def _act(self, node: str, act: str, now: float) -> None:
         """An act is a fact, whether or not the replay has a session for it: its effects are our own."""

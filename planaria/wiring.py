@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planaria.core.breaker import Breaker, allowed
 from planaria.core.cluster import Cluster
@@ -25,12 +25,17 @@ from planaria.core.ports import (
     Notices,
     Objects,
     Queues,
+    Scaling,
     Scheduler,
     Table,
     Workflows,
 )
 from planaria.core.singly import Singly
 from planaria.core.strangers import Strangers
+
+if TYPE_CHECKING:
+    from planaria.aws.autoscaling import AutoScalingFleet
+    from planaria.aws.ec2 import Ec2Fleet
 
 CLUSTER_FILE = Path(__file__).resolve().parent.parent / "cluster.json"
 
@@ -95,9 +100,28 @@ class Gateways:
 
     @functools.cached_property
     def fleet(self) -> Fleet:
+        if any(group.auto_scaling_group for group in self.cluster.node_groups.values()):
+            return self._auto_scaling
+        return self._ec2
+
+    @functools.cached_property
+    def scaling(self) -> Scaling:
+        """Asked only about node groups that name an Auto Scaling group."""
+        return self._auto_scaling
+
+    @functools.cached_property
+    def _ec2(self) -> "Ec2Fleet":
         from planaria.aws.ec2 import Ec2Fleet
 
         return Ec2Fleet(self._client("ec2"), self.cluster.name)
+
+    @functools.cached_property
+    def _auto_scaling(self) -> "AutoScalingFleet":
+        from planaria.aws.autoscaling import AutoScalingFleet
+
+        return AutoScalingFleet(
+            self._client("autoscaling"), self._client("ec2"), self._ec2, self.cluster.name, self.clock.now
+        )
 
     @functools.cached_property
     def workflows(self) -> Workflows:

@@ -24,6 +24,7 @@ def _module(name: str) -> Callable[[], bool]:
 PARTS: dict[str, Callable[[], bool]] = {
     "torch": _module("torch"),
     "emulator": _module("ministack"),
+    "microburst": _module("microburst"),
     "node": lambda: shutil.which("node") is not None or (Path(sys.executable).parent / "node").exists(),
     "cdk": lambda: (ROOT / "node_modules/.bin/cdk").exists() or shutil.which("cdk") is not None,
 }

@@ -1,17 +1,37 @@
-"""The arithmetic of the benchmarks; nothing is deployed here."""
+"""The arithmetic of the benchmarks. Nothing is deployed here but one fleet of six records."""
 
+import io
 import json
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchmarks import control_plane, costs, decisions, observed, storms, timelines, transitions, triage
+from benchmarks import (
+    bursts,
+    control_plane,
+    costs,
+    decisions,
+    healed,
+    healing,
+    lambda_probe,
+    observed,
+    storms,
+    timelines,
+    transitions,
+    triage,
+)
+from benchmarks.bursts import Share
 from benchmarks.costs import Usage
+from benchmarks.fleet_world import Burst, HeldBurst
+from benchmarks.processor import Metronome, Used
 from benchmarks.recoveries import Recovery
 from benchmarks.report import Aim, Machine, Reached, Spread, line
 from benchmarks.storms import Plan, Weathered
@@ -545,3 +565,278 @@ def test_bad_options_of_triage_are_refused(text: str, capsys: pytest.CaptureFixt
 
 def test_the_defaults_of_triage_are_those_of_the_published_figures() -> None:
     assert triage.parse([]) == triage.Options()
+
+
+# --- healing --------------------------------------------------------------------------------------------
+
+A, B, NEW = "i-0aaaaaaaaaaaaaaaa", "i-0bbbbbbbbbbbbbbbb", "i-0cccccccccccccccc"
+
+
+def probed(function: str, at: float, nodes: Sequence[str], **more: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "f": function, "at": at, "wall": 0.02, "cpu": 0.01, "error": "", "nodes": list(nodes), "memory": 1024,
+        "log": 100, "logs": 1, "calls": {}, "writes": [], "reads": [],
+    }  # fmt: skip
+    return found | more
+
+
+def opened(at: float, *nodes: str) -> dict[str, Any]:
+    """A batch of triage that opened the incidents of these nodes."""
+    writes = [["FLEET", "FLEET", 3_000]] + [[f"NODE#{node}", "NODE", 900] for node in nodes]
+    return probed(
+        "triage", at, nodes, records=len(nodes), wall=0.1, cpu=0.04, calls={bursts.OPENS: 2}, writes=writes
+    )
+
+
+def healed_by(node: str, at: float) -> list[dict[str, Any]]:
+    writes = [[f"NODE#{node}", "NODE", 1_200], [f"INCIDENT#{node}-1", "STEP#begun", 90]]
+    return [
+        probed("begin_incident", at, [node], writes=writes, reads=[[f"NODE#{node}", "NODE", 900]]),
+        probed("isolate_node", at + 0.1, [node], wall=0.03),
+    ]
+
+
+STEPS = {
+    "States": {
+        "Begin": task("begin_incident", "Isolate"),
+        "Isolate": task("isolate_node", "Healed"),
+        "Healed": {"Type": "Succeed"},
+    }
+}
+
+
+def course(at: float) -> list[dict[str, Any]]:
+    return [
+        entered("Begin", at), scheduled(), exited("Begin", at), entered("Isolate", at), scheduled(),
+        entered("Healed", at, "Succeed"),
+    ]  # fmt: skip
+
+
+def of_two_nodes(**changes: Any) -> Burst:
+    row = {"phase": "HEALED", "execution_arn": "arn"}
+    return replace(
+        Burst(
+            put={A: 100.0, B: 100.1},
+            isolated={A: 100.5, B: 101.1},
+            ended=105.0,
+            rows={A: {**row, "replacement_id": NEW}, B: row},
+            lines=[
+                opened(100.2, A, B),
+                *healed_by(A, 100.3),
+                *healed_by(B, 100.8),
+                probed("triage", 103.0, [NEW], records=1),
+                probed("sweep", 103.5, [], writes=[["FLEET", "FLEET", 3_000]], cpu=5.0),
+                probed("close_incident", 104.0, [B], cpu=0.3, cold={"cpu": 0.4, "wall": 0.5}),
+            ],
+            histories={A: course(100.3), B: course(100.8)},
+            isolating=Used(1.0, 0.5, 0.1),
+            healing=Used(2.0, 1.0, 0.2),
+            agent_events=1,
+            slowdown=1.25,
+            load=2.0,
+        ),
+        **changes,
+    )
+
+
+@pytest.fixture
+def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observed, "definition", lambda _: STEPS)
+
+
+def test_a_percentile_is_the_least_value_that_so_many_do_not_exceed() -> None:
+    values = [float(number) for number in range(1, 201)]
+    assert [bursts.percentile(values, percent) for percent in (0, 50, 99, 100)] == [1, 100, 198, 200]
+    assert bursts.percentile([7.0], 99) == 7.0
+
+
+def test_a_batch_is_shared_by_its_nodes_and_a_replacement_counts_for_the_node_it_replaced() -> None:
+    parts = bursts.shares(of_two_nodes().lines, {NEW: A})
+    assert set(parts) == {A, B}
+    assert [part.function for part in parts[A]] == ["triage", "begin_incident", "isolate_node", "triage"]
+    assert parts[A][0] == Share("triage", 100.2, 0.05, 0.02, opens=True)
+
+
+def test_handling_is_lambda_without_what_lies_between_and_arrival_is_all_of_it() -> None:
+    parts = bursts.shares(of_two_nodes().lines, {NEW: A})
+    assert bursts.handling(parts[A], 100.5) == pytest.approx((0.05 + 0.02 + 0.03, 0.3))
+    with pytest.raises(ValueError, match="not among"):
+        bursts.handling(parts[A], 100.35)
+
+
+@pytest.mark.parametrize("throttled", [0, 3])
+def test_a_task_of_a_branch_that_no_lambda_took_is_a_transition_too(throttled: int) -> None:
+    events = [
+        entered("Begin", 1), scheduled(),
+        entered("Both", 2, "Parallel"), *[scheduled() for _ in range(3 + throttled)], left(),
+        entered("End", 3, "Succeed"),
+    ]  # fmt: skip
+    parts = [Share(name, 1.0, 0.1, 0.1, opens=False) for name in ("begin", "ask", "ask", "do")]
+    assert bursts.entered(events, MACHINE, parts) == 3 + 7 + 2 + throttled
+
+
+def test_a_row_is_shared_when_no_node_is_among_those_of_every_write() -> None:
+    burst = of_two_nodes()
+    again = probed("triage", 102.0, [B], records=1, writes=[["FLEET", "FLEET", 1], ["COUNT#1", "HELD", 1]])
+    once = probed("triage", 102.0, [A], records=1, writes=[["COUNT#1", "HELD", 1], ["FLEET", "FLEET", 1]])
+    found = bursts.rows([*burst.lines, again, once], burst.originals)
+    assert found.shared == ["COUNT#1/HELD", "FLEET/FLEET"]
+    assert bursts.beside_the_breaker(found.shared) == ["COUNT#1/HELD"]
+    assert found.kinds["NODE"] == {"rows": 2, "writes": 4, "most_writes_to_one_row": 2}
+    assert found.kinds["INCIDENT/STEP"]["rows"] == 2
+    assert found.kinds["FLEET"]["writes"] == 3  # sweep's is not counted
+
+
+def test_the_summary_of_a_burst(small_machine: None) -> None:
+    found = healed.summary([of_two_nodes()])
+    assert found["isolated_seconds"] == {"p50": 0.5, "p99": 1.0, "max": 1.0, "n": 2}
+    assert found["last_isolated_seconds"]["max"] == 1.1
+    assert found["state_transitions"] == {"min": 3, "median": 3, "max": 3, "unknown": 0}
+    assert found["lambda_cpu_seconds_per_node"] == pytest.approx((0.04 + 5 * 0.01 + 0.3) / 2)
+    assert found["step_cpu_seconds"]["n"] == 7
+    assert found["cold_start_cpu_seconds"] == {"p50": 0.7, "p99": 0.7, "max": 0.7, "n": 1}
+    assert found["sweep_cpu_seconds"]["max"] == 5.0
+    assert found["cpu_seconds_per_node_until_isolated"] == {
+        "workers": 0.25, "emulator": 0.5, "benchmark": 0.05,
+    }  # fmt: skip
+    assert found["steps"]["triage"]["per_node"] == 1.5
+    assert found["outcomes"] == {"HEALED": 2}
+    # three messages sent, two batches received and deleted; two faults and a ready node
+    bill = found["usd_arithmetic"]
+    assert bill["sqs_requests"]["quantity"] == (3 + 4) / 2
+    assert bill["eventbridge_custom_events"]["quantity"] == 1.5
+    # FLEET 3, NODE 1 + 1 of triage, NODE 2 and STEP 1 of each begin, and 2 rows in the index
+    assert bill["dynamodb_write_units"]["quantity"] == (3 + 2 + 2 * 3 + 2) / 2
+    assert found["usd_per_recovery"] == bill["total"] > 0
+
+
+def test_transitions_of_a_node_that_was_not_healed_are_unknown(small_machine: None) -> None:
+    burst = of_two_nodes()
+    burst.rows[B] = {**burst.rows[B], "phase": "ESCALATED"}
+    assert healed.summary([burst])["state_transitions"]["unknown"] == 1
+
+
+def test_the_line_of_healing_has_the_agreed_keys(small_machine: None) -> None:
+    held = HeldBurst({"HELD": 2}, 0.5, 0, [opened(100.0, A, B)])
+    measured = healing.Measured({1: [of_two_nodes()], 150: [of_two_nodes()]}, of_two_nodes(), held)
+    found = healing.figures(measured, healing.Options())
+    document = json.loads(line("healing", Machine.here(), found, healing.aims(found)))
+    assert list(document["figures"]["breaker_off"]) == ["1", "150"]
+    assert document["figures"]["breaker_on"]["beyond"]["outcomes"] == {"HELD": 2}
+    assert document["figures"]["breaker_on"]["beyond"]["writes_of_the_breakers_row"] == 1
+    assert all(rival["why"] and rival["source"] for rival in document["figures"]["rivals"].values())
+    assert {name: aim["met"] for name, aim in document["aims"].items()} == {
+        "last_of_150_isolated_seconds": True,
+        "state_transitions_difference": True,
+        "lambda_cpu_per_node_difference_from_the_smallest": True,
+        "lambda_cpu_seconds_per_step_p99": True,
+        "handling_seconds_p99_of_1": True,
+        "shared_rows_beside_the_breakers": True,
+    }
+
+
+def test_the_defaults_of_healing_are_those_of_the_published_figures() -> None:
+    options = healing.parse([])
+    assert options == healing.Options()
+    assert options.nodes <= options.fleet == 1_503
+    assert healing.parse(["--sizes", "10,1,10", "--no-breaker"]).bursts == [1] * 8 + [10] * 3
+
+
+@pytest.mark.parametrize("text", ["--sizes=0", "--sizes=1,x", "--fleet=100", "--time-scale=0"])
+def test_bad_options_of_healing_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        healing.parse([text])
+    assert ended.value.code == 2
+    assert "must be" in capsys.readouterr().err
+
+
+def test_the_probe_tells_of_rows_instances_and_nodes() -> None:
+    body = json.dumps({"detail": {"instance_id": A}})
+    state = json.dumps({"detail": {"instance-id": B}})
+    batch = {"Records": [{"body": body}, {"body": state}, {"body": "{}"}]}
+    assert lambda_probe.about(batch) == {"records": 3, "nodes": [A, B]}
+    assert lambda_probe.about({"incident": {"node_id": A}}) == {"nodes": [A]}
+    assert lambda_probe.about({"document": {"node_id": A, "session": 1}}) == {"nodes": [A]}
+    assert lambda_probe.about({}) == {"nodes": []}
+    key = {"pk": {"S": "FLEET"}, "sk": {"S": "FLEET"}}
+    row = {**key, "at": {"N": "1"}}
+    tagged = {"TagSpecifications": [{"Tags": [{"Key": "planaria:name", "Value": "fleet-1"}]}]}
+    found = lambda_probe.told(
+        [
+            ("dynamodb", "UpdateItem", {"Key": key}, {"Attributes": row}, 0.25),
+            ("dynamodb", "GetItem", {"Key": key}, {}, 0.5),
+            ("dynamodb", "BatchGetItem", {}, {"Responses": {"table": [row]}}, 0.1),
+            ("ec2", "CreateFleet", tagged, {"Instances": [{"InstanceIds": [NEW]}]}, 0.1),
+            ("ec2", "TerminateInstances", {"InstanceIds": [A]}, {}, 0.1),
+            ("ec2", "TerminateInstances", {"InstanceIds": [B]}, {"Error": {}}, 0.1),
+        ]
+    )
+    assert found["writes"] == [["FLEET", "FLEET", costs.item_bytes(row)]]
+    assert found["reads"] == [["FLEET", "FLEET", 0], ["FLEET", "FLEET", costs.item_bytes(row)]]
+    assert found["breaker"] == [0.25, 0.5]
+    assert found["launched"] == [[NEW, {"planaria:name": "fleet-1"}]]
+    assert found["terminated"] == [A]
+    assert found["calls"]["ec2.TerminateInstances"] == 2
+
+
+def test_the_probe_stands_before_every_handler_of_the_assembly(tmp_path: Path) -> None:
+    code = {"S3Bucket": "bucket", "S3Key": "abc.zip"}
+    ours = {"Handler": "lambdas.triage.handler", "Code": code}
+    resources = {
+        "Triage": {"Type": "AWS::Lambda::Function", "Properties": ours},
+        "Other": {"Type": "AWS::Lambda::Function", "Properties": {"Handler": "index.handler", "Code": code}},
+        "Queue": {"Type": "AWS::SQS::Queue"},
+    }
+    (tmp_path / "One.template.json").write_text(json.dumps({"Resources": resources}))
+    (tmp_path / "asset.abc").mkdir()
+    assert lambda_probe.install(tmp_path, tmp_path / "probe.jsonl") == 1
+    found = json.loads((tmp_path / "One.template.json").read_text())["Resources"]
+    assert found["Triage"]["Properties"]["Handler"] == "benchmarks.lambda_probe.triage"
+    assert found["Other"]["Properties"]["Handler"] == "index.handler"
+    assert (tmp_path / "asset.abc/benchmarks/costs.py").exists()
+    with pytest.raises(AttributeError):
+        lambda_probe.triage  # noqa: B018  only a deployed asset has handlers
+
+
+def test_the_probe_writes_one_line_per_invocation_and_hides_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lambda_probe.Probe, "_listen", lambda _: None)
+    monkeypatch.setattr("sys.stdout", io.StringIO())  # the probe puts itself in its place
+    probe = lambda_probe.Probe("triage", tmp_path / "lines")
+    probe.ready()
+    context = SimpleNamespace(memory_limit_in_mb=1024)
+
+    def fails(event: Any, context: Any) -> Any:
+        sys.stdout.write("two\nlines\n")
+        raise ValueError("no")
+
+    assert probe.run(lambda event, context: {"result": "DONE"}, {}, context) == {"result": "DONE"}
+    with pytest.raises(ValueError, match="no"):
+        probe.run(fails, {"incident": {"node_id": A}}, context)
+    first, second = (json.loads(text) for text in (tmp_path / "lines").read_text().splitlines())
+    assert first["result"] == "DONE" and first["cold"]["wall"] >= 0 and first["memory"] == 1024
+    assert second["error"] == "ValueError" and second["nodes"] == [A] and second["logs"] == 2
+    assert "cold" not in second
+
+
+def test_the_metronome_compares_with_rest() -> None:
+    assert Metronome().slowdown == 1.0
+    Metronome.rest()
+    with Metronome() as metronome:
+        pass
+    assert 0.1 < metronome.slowdown < 50
+
+
+@pytest.mark.needs("emulator")
+def test_three_nodes_of_a_small_fleet_are_healed_at_once() -> None:
+    options = healing.Options((3,), fleet=6, boot_seconds=0.5, warm=(), breaker=False)
+    with healing.Screen(2) as screen:
+        measured = healing.measure(options, screen)
+    found = healing.figures(measured, options)["breaker_off"]["3"]
+    assert found["outcomes"] == {"HEALED": 3}
+    assert found["lambda_errors"] == 0
+    assert found["state_transitions"]["unknown"] == 0
+    assert found["rows"]["shared_beside_the_breakers"] == []
+    assert found["steps"]["isolate_node"]["per_node"] >= 1
+    assert found["usd_per_recovery"] < 0.01

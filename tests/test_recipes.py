@@ -95,6 +95,20 @@ def test_document(tmp_path: Path) -> None:
         "offender_seconds": 302400.0,
         "max_replacements": 3,
         "replacements_seconds": 43200.0,
+        "escalate_to": "REPLACE",
+        "reset_timeout_seconds": 150.0,
+        "deep_check": "auto",
+        "deep_check_timeout_seconds": 4500.0,
+        "drain": "checkpoint",
+        "unused_replacement": "terminate",
+        "gang": "keep",
+        "capacity_timeout_seconds": 302400.0,
+        "cooldown_seconds": 300.0,
+        "hold_seconds": 1800.0,
+        "rebalance_rounds": 2,
+        "rebalance_grace_seconds": 1800.0,
+        "lead_seconds": 43200.0,
+        "spare_check_seconds": 1800.0,
         "maintenance": [],
         "catalog": [],
     }
@@ -102,14 +116,26 @@ def test_document(tmp_path: Path) -> None:
         {
             "name": "gpu",
             "size": 2,
+            "spares": 0,
+            "auto_scaling_group": "",
             "launch_template": "planaria-c-gpu",
             "offerings": [
                 {
                     "instance_type": "p5.48xlarge",
                     "capacity": "on-demand",
                     "subnet": "subnet-0123456789abcdef0",
+                    "zone": "",
+                    "reservation": "",
+                    "launch_template": "",
                 },
-                {"instance_type": "p5.48xlarge", "capacity": "spot", "subnet": "subnet-0123456789abcdef1"},
+                {
+                    "instance_type": "p5.48xlarge",
+                    "capacity": "spot",
+                    "subnet": "subnet-0123456789abcdef1",
+                    "zone": "",
+                    "reservation": "",
+                    "launch_template": "",
+                },
             ],
         }
     ]
@@ -283,7 +309,10 @@ def test_defaults_are_the_lambdas_defaults(tmp_path: Path) -> None:
         (
             "node_groups.0.offerings.0.capacity",
             "cheap",
-            "node_groups[0].offerings[0].capacity: must be 'on-demand' or 'spot', not 'cheap'.",
+            (
+                "node_groups[0].offerings[0].capacity: must be 'spare', 'reservation', 'capacity-block', "
+                "'on-demand' or 'spot', not 'cheap'."
+            ),
         ),
         (
             "node_groups.0.offerings.0.subnet",

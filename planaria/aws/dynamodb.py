@@ -43,6 +43,7 @@ class DynamoTable:
         removes: Sequence[Path] = (),
         adds: Mapping[Path, int] | None = None,
         when: Condition | None = None,
+        quiet: bool = False,
     ) -> Row:
         request = _Expression()
         clauses = []
@@ -65,7 +66,10 @@ class DynamoTable:
         try:
             with translated():
                 answer = self._client.update_item(
-                    TableName=self._name, Key=_key(pk, sk), ReturnValues="ALL_NEW", **arguments
+                    TableName=self._name,
+                    Key=_key(pk, sk),
+                    ReturnValues="NONE" if quiet else "ALL_NEW",
+                    **arguments,
                 )
         except Exception as error:
             cause = error.__cause__
@@ -73,7 +77,7 @@ class DynamoTable:
                 item = cause.response.get("Item")
                 raise Conflict(_plain(item) if item else None) from None
             raise
-        return _plain(answer["Attributes"])
+        return {} if quiet else _plain(answer["Attributes"])
 
     def query(self, pk: str) -> list[Row]:
         return self._pages(

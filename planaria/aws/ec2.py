@@ -6,9 +6,11 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from planaria.aws.errors import GONE, code_of, meaning, translated
+from planaria.aws.errors import GONE, THROTTLED, code_of, of_launch, translated
 from planaria.core import tags
-from planaria.core.errors import CapacityError, PermanentError, PlanariaError, TransientError
+from planaria.core.cluster import Capacity
+from planaria.core.errors import CapacityError, PermanentError, PlanariaError
+from planaria.core.offerings import SpentToken
 from planaria.core.ports import Instance, InstanceStatus, LaunchRequest, StatusEvent
 
 STATUS_IDS = 100  # ids of one DescribeInstanceStatus call
@@ -23,11 +25,28 @@ class Ec2Fleet:
         self._cluster = cluster
 
     def describe(self, node_ids: Sequence[str]) -> list[Instance]:
-        """Instances of this cluster among `node_ids`; ids that EC2 does not know are left out."""
-        if not node_ids:
+        """Instances of this cluster among `node_ids`; ids that EC2 does not know are left out.
+
+        By id and not by a filter: EC2 goes straight to these, however large the fleet is.
+        """
+        ids = list(dict.fromkeys(node_ids))
+        return [instance for instance in self._by_id(ids) if instance.node_id in ids] if ids else []
+
+    def _by_id(self, ids: list[str]) -> list[Instance]:
+        """One id that EC2 does not know makes the whole call fail: it is left out then."""
+        try:
+            return self._describe([], ids)
+        except PlanariaError as error:
+            cause = error.__cause__
+            if not (isinstance(cause, ClientError) and code_of(cause) in GONE):
+                raise
+        if len(ids) == 1:
             return []
-        found = self._describe([{"Name": "instance-id", "Values": list(node_ids)}])
-        return [instance for instance in found if instance.node_id in node_ids]
+        named = _ID.findall(str(cause))
+        known = [i for i in ids if i not in named]
+        if len(known) < len(ids):
+            return self._by_id(known) if known else []
+        return [instance for i in ids for instance in self._by_id([i])]
 
     def cluster(self) -> list[Instance]:
         return self._describe([])
@@ -67,13 +86,20 @@ class Ec2Fleet:
     def launch(self, request: LaunchRequest) -> str:
         """CreateFleet of type `instant` with one instance: the one launch call, idempotent by ClientToken.
 
+        A capacity reservation or a Capacity Block is named by the launch template; a block is a target
+        capacity type of its own, for which EC2 neither takes other options nor falls back to On-Demand.
         https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateFleet.html
+        https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-fleet-launch-instances-capacity-blocks-walkthrough.html
+
+        Raises SpentToken where this token will never give an instance, Unusable where the offering has to be
+        changed first, CapacityError and TransientError.
         """
         override = {"InstanceType": request.instance_type}
         if request.subnet:
             override["SubnetId"] = request.subnet
         marks = {tags.CLUSTER: self._cluster, **request.tags, tags.LAUNCH: request.token}
-        with translated():
+        reserved = request.capacity == Capacity.RESERVATION
+        with translated(of_launch):
             answer = self._client.create_fleet(
                 Type="instant",
                 ClientToken=request.token,
@@ -88,7 +114,7 @@ class Ec2Fleet:
                 ],
                 TargetCapacitySpecification={
                     "TotalTargetCapacity": 1,
-                    "DefaultTargetCapacityType": request.capacity,
+                    "DefaultTargetCapacityType": str(Capacity.ON_DEMAND if reserved else request.capacity),
                 },
                 TagSpecifications=[
                     {
@@ -100,7 +126,7 @@ class Ec2Fleet:
         launched = [node for group in answer.get("Instances", []) for node in group["InstanceIds"]]
         if launched:
             return str(launched[0])
-        raise _worst(answer.get("Errors", []))
+        raise _refusal(answer.get("Errors", []))
 
     def reboot(self, node_id: str) -> None:
         self._unless_gone(lambda: self._client.reboot_instances(InstanceIds=[node_id]))
@@ -108,12 +134,15 @@ class Ec2Fleet:
     def terminate(self, node_id: str) -> None:
         self._unless_gone(lambda: self._client.terminate_instances(InstanceIds=[node_id]))
 
-    def _describe(self, filters: list[dict[str, Any]]) -> list[Instance]:
+    def _describe(self, filters: list[dict[str, Any]], ids: Sequence[str] = ()) -> list[Instance]:
         """Filters narrow what is sent; callers check again, for a filter that is not applied (an emulator's,
         a typing error's) would turn one node into another."""
         own = {"Name": f"tag:{tags.CLUSTER}", "Values": [self._cluster]}
         with translated():
-            pages = self._client.get_paginator("describe_instances").paginate(Filters=[own, *filters])
+            asked = {"InstanceIds": list(ids)} if ids else {}
+            pages = self._client.get_paginator("describe_instances").paginate(
+                Filters=[own, *filters], **asked
+            )
             raw = [found for page in pages for group in page["Reservations"] for found in group["Instances"]]
         return [i for i in map(_instance, raw) if i.tags.get(tags.CLUSTER) == self._cluster]
 
@@ -128,14 +157,29 @@ class Ec2Fleet:
                 raise
 
 
-def _worst(errors: list[dict[str, Any]]) -> PlanariaError:
-    """A permanent error needs a person; else capacity, the next offering; else try again."""
-    found = [meaning(str(e.get("ErrorCode", "Unknown")), str(e.get("ErrorMessage", ""))) for e in errors]
-    for kind in (PermanentError, CapacityError, TransientError):
+def _refusal(errors: list[dict[str, Any]]) -> PlanariaError:
+    """Why a fleet has launched nothing. Its token is answered: what may pass by itself needs another one.
+
+    Throttling first, for only that resolves itself; then what a person must change; then capacity.
+    """
+    said = [(str(e.get("ErrorCode", "Unknown")), str(e.get("ErrorMessage", ""))) for e in errors]
+    real = [pair for pair in said if not _only_points(*pair)]
+    for code, message in real:
+        if code in THROTTLED:
+            return SpentToken(f"{code}: {message}", throttled=True)
+    found = [of_launch(*pair) for pair in real or said]
+    for kind in (PermanentError, CapacityError):
         for error in found:
             if isinstance(error, kind):
                 return error
+    if found:
+        return SpentToken(str(found[0]))
     return CapacityError("EC2 launched nothing and gave no error")
+
+
+def _only_points(code: str, message: str) -> bool:
+    """An entry that stands beside the real error and says nothing more."""
+    return code == "UnfulfillableCapacity" and message.startswith("Failed to fulfill capacity")
 
 
 def _status(found: dict[str, Any]) -> InstanceStatus:
@@ -175,6 +219,7 @@ def _instance(found: dict[str, Any]) -> Instance:
         launched_at=launched.timestamp() if launched else 0.0,
         address=found.get("PrivateIpAddress", ""),
         reservation=found.get("CapacityReservationId", ""),
+        host=found.get("Placement", {}).get("HostId", ""),
         state_reason=found.get("StateReason", {}).get("Code", ""),
         tags={tag["Key"]: tag["Value"] for tag in found.get("Tags", [])},
     )

@@ -19,10 +19,13 @@ from planaria.cli import (
     jobs,
     nodes,
     orders,
+    quarantine,
     redrive,
     replay,
+    resume,
     sandbox,
     screen,
+    spares,
     triage,
 )
 from planaria.cli.failures import BAD_INPUT, FAILED, sentence
@@ -37,7 +40,21 @@ app = typer.Typer(
 )
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(breaker.app, name="breaker")
-for group in (demo, nodes, incidents, jobs, orders, approve, triage, classify_log, replay, redrive):
+app.add_typer(quarantine.app, name="quarantine")
+for group in (
+    demo,
+    nodes,
+    spares,
+    incidents,
+    jobs,
+    orders,
+    resume,
+    approve,
+    triage,
+    classify_log,
+    replay,
+    redrive,
+):
     app.registered_commands += group.app.registered_commands
 app.registered_commands += sandbox.faults.registered_commands
 

@@ -108,6 +108,7 @@ def picture(head: Row, steps: list[Row], names: dict[str, str], bar: int) -> Gro
     asked = "approval_asked" in done and "approved" not in done
     fact("outcome", screen.word(head["outcome"]) if head.get("outcome") else _open(asked))
     fact("because", head.get("outcome_reason"))
+    fact("warning", head.get("warning"))
     if head.get("resume_step") is not None:
         why = f" ({head['resume_step_reason']})" if head.get("resume_step_reason") else ""
         fact(

@@ -28,7 +28,7 @@ def jobs(
     if not documents:
         screen.say("No job is registered; in a sandbox, `planaria sandbox up` starts one.", stderr=False)
         return
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for document in documents:
         waits = [_name(node) for node in (*document["waits_for"], *document["unresolved"])]
         step = document["resume_step"]
@@ -43,8 +43,14 @@ def jobs(
                 document["resume"],
             )
         )
-    columns = ("JOB", "STATE", "ATTEMPT", "NODES", "WAITS FOR", "RESUMED FROM", "LAST RESUME")
-    screen.console().print(screen.table(columns, rows, fold=("NODES", "WAITS FOR")))
+    columns: tuple[str, ...] = (
+        "JOB", "STATE", "ATTEMPT", "NODES", "WAITS FOR", "RESUMED FROM", "LAST RESUME",
+    )  # fmt: skip
+    needs = [document["needs_you"] for document in documents]
+    if any(needs):
+        columns = (*columns, "NEEDS YOU")
+        rows = [(*row, why) for row, why in zip(rows, needs, strict=True)]
+    screen.console().print(screen.table(columns, rows, fold=("NODES", "WAITS FOR", "NEEDS YOU")))
 
 
 def _name(node: dict[str, str]) -> str:

@@ -48,12 +48,19 @@ def nodes(
     keys = ("name", "node_id", "instance_type", "zone", "state", "health", "job_id", "incident_id")
     columns: tuple[str, ...] = ("NAME", "ID", "TYPE", "ZONE", "STATE", "HEALTH", "JOB", "INCIDENT")
     rows = [[document[key] for key in keys] for document in documents]
-    for name, said in (("HELD", _held), ("SUSPECT", _suspect)):
+    said_of = (("SPARE", _spare), ("HELD", _held), ("PLANNED", _planned), ("SUSPECT", _suspect))
+    for name, said in said_of:
         cells = [said(document) for document in documents]
         if any(cells):
             columns = (*columns, name)
             rows = [[*row, cell] for row, cell in zip(rows, cells, strict=True)]
-    screen.console().print(screen.table(columns, rows, fold=("HEALTH", "INCIDENT", "HELD", "SUSPECT")))
+    fold = ("HEALTH", "INCIDENT", "HELD", "PLANNED", "SUSPECT")
+    screen.console().print(screen.table(columns, rows, fold=fold))
+
+
+def _spare(document: records.Document) -> str | None:
+    word = document["spare"]
+    return None if word is None else str(word)
 
 
 def _held(document: records.Document) -> str | None:
@@ -61,6 +68,11 @@ def _held(document: records.Document) -> str | None:
     if document["approval"]:
         return f"waits for approval until {document['approval']['until']}"
     return str(document["held"]) if document["held"] else None
+
+
+def _planned(document: records.Document) -> str | None:
+    """When AWS takes the node, and when it is drained for that."""
+    return str(document["planned"][0]["says"]) if document["planned"] else None
 
 
 def _suspect(document: records.Document) -> str | None:

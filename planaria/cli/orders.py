@@ -1,4 +1,4 @@
-"""`planaria replace`, `reboot` and `remove`: a person starts heal_node, as from the AWS console."""
+"""`planaria replace`, `reboot`, `reset` and `remove`: a person starts heal_node, as from the AWS console."""
 
 import getpass
 import os
@@ -68,6 +68,24 @@ def reboot(
     _order(connect(cluster, folder, aws), "reboot", node, reason, override_breaker, wait, as_json)
 
 
+@app.command("reset")
+def reset(
+    node: Node,
+    reason: Reason = "",
+    override_breaker: Override = False,
+    wait: Wait = False,
+    as_json: options.Json = False,
+    cluster: options.Cluster = options.DEFAULT_CLUSTER,
+    folder: options.Folder = None,
+    aws: options.Aws = False,
+) -> None:
+    """Isolate a node, reset its GPUs (where that fails: reboot it), and let it work when its check passes.
+
+    Example: planaria reset demo-3 --wait
+    """
+    _order(connect(cluster, folder, aws), "reset", node, reason, override_breaker, wait, as_json)
+
+
 @app.command("remove")
 def remove(
     node: Node,
@@ -109,10 +127,12 @@ def _order(
         else:
             screen.say(f"Incident {name} is under way; `planaria incident {name}` shows it.", stderr=False)
         return
-    _follow(target, name, as_json)
+    follow(target, name, as_json)
 
 
-def _follow(target: Target, name: str, as_json: bool) -> None:
+def follow(target: Target, name: str, as_json: bool) -> None:
+    """Show an incident until its end. Raises PermanentError when that is no good one, TransientError when it
+    takes too long."""
     shown = screen.console(stderr=as_json)
     with screen.Stages(shown) as stages:
         stages.note(Text(f"incident {name}", style="bold"))

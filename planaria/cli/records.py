@@ -7,13 +7,15 @@ from typing import Any
 
 from rich.text import Text
 
+from planaria.cli import planned
 from planaria.cli.screen import iso
 from planaria.cli.suspicions import suspicions
-from planaria.core import approval
+from planaria.core import approval, attempts
 from planaria.core.errors import InvalidInput
-from planaria.core.incident import ACTIVE, NODE_ID, Step, incident_id
+from planaria.core.incident import ACTIVE, NODE_ID, Phase, Step, incident_id
 from planaria.core.plans import is_gone
 from planaria.core.policy import Policy
+from planaria.core.pool import state_of
 from planaria.core.ports import Instance
 from planaria.core.table import Row
 from planaria.wiring import Gateways
@@ -27,8 +29,10 @@ ENDED_WELL = ("HEALED", "RETIRED")
 
 
 def serves(row: Row) -> bool:
-    """The node holds its scheduler name: it is there, and no replacement that was not admitted yet."""
-    return not is_gone(row) and not row.get("retired") and ("replaces" not in row or "admitted_at" in row)
+    """The node holds its scheduler name: it is there, and no replacement or spare without a place."""
+    if state_of(row) is not None or is_gone(row) or row.get("retired"):
+        return False
+    return "replaces" not in row or "admitted_at" in row
 
 
 def find_node(rows: Iterable[Row], text: str) -> str:
@@ -68,8 +72,10 @@ def node_document(row: Row, instance: Instance | None, suspect: list[Document]) 
         "incident_id": incident_id(row["node_id"], row["session"]) if active else None,
         "replaces": row.get("replaces"),
         "launched_at": iso(row.get("launched_at") or (instance.launched_at if instance else None)),
+        "spare": state_of(row),
         "held": row.get("held_reason") if row.get("held") else None,
         "approval": waits_for(row),
+        "planned": planned.plans(row),
         "suspect": suspect,
     }
 
@@ -123,6 +129,7 @@ def incident_document(head: Row, steps: Iterable[Row]) -> Document:
         "replacement_id": head.get("replacement_id"),
         "job_id": head.get("job_id") or None,
         "resume_step": head.get("resume_step"),
+        "climbed": [{**left, "at": iso(left["at"])} for left in head.get("climbed") or []],
         "timeline": [
             {"step": row["step"], "at": iso(row["at"]), "seconds": round(float(row["at"]) - began, 3)}
             for row in steps
@@ -199,6 +206,12 @@ def step_detail(row: Row) -> str:
             return str(row.get("node_id", ""))
         case "checkpoint_saved":
             return f"step {row['checkpoint_step']}" if "checkpoint_step" in row else ""
+        case "went_on_to_reboot" | "went_on_to_replace":
+            return str(row.get("reason", ""))
+        case "gpu_reset":
+            return f"GPU {row['pci']}" if row.get("pci") else "all GPUs"
+        case "node_verified":
+            return f"{row.get('suite', '')} check" + (f"; {row['unchecked']}" if row.get("unchecked") else "")
         case "job_resumed":
             step = row.get("resume_step")
             if step is None:
@@ -270,9 +283,16 @@ def _next_step(done: set[str], head: Row) -> str:
     if "isolated" not in done:
         return "the node is isolated"
     for before, after, what in (
+        (
+            "went_on_to_replace",
+            "replacement_launched",
+            "a replacement is launched, for the reboot did not help",
+        ),
         ("replacement_launched", "node_ready", "the replacement boots"),
         ("rebooted", "node_ready", "the node boots"),
-        ("node_ready", "node_joined", "the node joins the scheduler"),
+        ("gpu_reset", "node_verified", "the node passes its check"),
+        ("node_ready", "node_verified", "the node passes its check"),
+        ("node_verified", "node_joined", "the node joins the scheduler"),
     ):
         if before in done and after not in done:
             return what
@@ -284,10 +304,10 @@ def _next_step(done: set[str], head: Row) -> str:
 
 def job_document(row: Row, names: Mapping[str, str]) -> Document:
     nodes = [row.get("nodes", {})[rank] for rank in sorted(row.get("nodes", {}), key=int)]
-    first = row.get("first_step") or {}
+    first, overdue = row.get("first_step") or {}, row.get("overdue") or {}
     return {
         "job_id": row["job_id"],
-        "state": row.get("state"),
+        "state": "ESCALATED" if overdue else row.get("state"),
         "attempt": row.get("attempt"),
         "recipe": row.get("recipe"),
         "nodes": [{"node_id": node, "name": names.get(node)} for node in nodes],
@@ -303,7 +323,22 @@ def job_document(row: Row, names: Mapping[str, str]) -> Document:
         "resume_reason": row.get("resume_outcome_reason") or row.get("resume_reason"),
         "resume_step": row.get("resume_step"),
         "first_step": first.get("step"),
+        "attempts": [
+            {"attempt": one.number, "from_step": one.step, "failure": one.failure or None}
+            for one in attempts.of(row)
+        ],
+        "set_aside": [
+            {"step": int(step), "reason": mark["why"], "at": iso(mark["at"])}
+            for step, mark in sorted((row.get("aside") or {}).items(), key=lambda item: -int(item[0]))
+        ],
+        "needs_you": row.get("given_up") or overdue.get("reason") or _given_up_resume(row),
     }
+
+
+def _given_up_resume(row: Row) -> str | None:
+    """Why the job stands still and a person was called; None when it does not."""
+    ended = row.get("resume_phase") == Phase.ESCALATED and row.get("state") == "FAILED"
+    return str(row.get("resume_outcome_reason") or "") if ended else None
 
 
 def names_of(rows: Iterable[Row]) -> dict[str, str]:

@@ -16,6 +16,8 @@ faults = typer.Typer()
 FAULTS = {
     "xid79": "the kernel log says Xid 79 (a lost GPU), then the node's ranks die",
     "broken-gpu": "as xid79, and no reboot brings the GPU back",
+    "bad-gpu": "Xid 48; all GPUs are there, but one fails the deep check, whatever repairs it",
+    "stuck-gpu": "Xid 119; no reset of the GPU succeeds, a reboot helps",
     "kernel-line": "any line in the kernel log (--line)",
     "spot": "EC2 gives the two-minute spot notice, then takes the instance",
     "terminate": "the instance is gone without a warning",
@@ -107,6 +109,8 @@ def _cluster(file: Path) -> tuple[str, int]:
             f"{file}: scheduler must be 'process' for a sandbox, not '{found.scheduler.value}': its nodes "
             "are process groups of this machine; change it in a copy"
         )
+    for warning in found.warnings():
+        screen.say(f"{file}: {warning}")
     return found.name, sum(group.size for group in found.node_groups)
 
 
@@ -243,6 +247,10 @@ def _show(document: dict[str, Any]) -> None:
         rows.append(
             (name, node["node_id"], process.get("stage"), node["state"], " ".join(node["jobs"]), isolated)
         )
+    placed = {row[1] for row in rows}
+    for node_id, process in sorted(document.get("nodes", {}).items()):
+        if node_id not in placed and not process["name"]:
+            rows.append(("a spare", node_id, process["stage"], None, "", None))
     shown.print(screen.table(("NODE", "ID", "PROCESS", "SCHEDULER", "JOBS", "ISOLATED BY"), rows))
     jobs = [
         (job_id, job["state"], job["attempt"], job["step"], f"{job['loss']:.3f}" if job["loss"] else None)

@@ -31,8 +31,9 @@ def suspicions(row: Row, policy: Policy, now: float) -> list[Document]:
             seen.kind, seen.code, entry.severity, seen.detector, confidence, pci=seen.pci, place=seen.place
         )
         decision = decide(fault, node, policy, seen.last)
-        if decision.action is not Action.MONITOR and row.get("held"):
-            continue  # the reason of the hold says it
+        plans = {(plan.get("kind"), plan.get("code")) for plan in node.planned.values()}
+        if decision.action is not Action.MONITOR and (row.get("held") or (seen.kind, seen.code) in plans):
+            continue  # the reason of the hold says it, or the plan
         found.append(
             {
                 "kind": seen.kind,

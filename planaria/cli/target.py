@@ -13,7 +13,7 @@ from planaria.core.policy import Policy
 from planaria.schedulers.process import HeadClient
 from planaria.wiring import Gateways
 
-MACHINES = ("heal_node", "resume_job", "isolate_node", "launch_replacement")
+MACHINES = ("heal_node", "resume_job", "isolate_node", "launch_replacement", "refill_spares")
 
 
 @dataclass(frozen=True, slots=True)

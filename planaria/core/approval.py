@@ -1,15 +1,17 @@
 """A person's word, for which an incident waits before anything is done to its node.
 
-On the node's row `approval` is {"session", "token", "asked_at", "deadline", "mailed"} and, once there is an
-answer, {"answer", "answered_at", "by", "reason", "told"}. The answer is written first, by one conditional
-write: whoever else answers comes too late. Then the workflow is told; whoever finds an answer untold tells it
-again. The task token goes from the ledger to Step Functions and nowhere else.
+On the node's row `approval` is {"session", "token", "asked_at", "deadline", "mailed", "after": the repair
+that the incident has gone on from, if any} and, once there is an answer, {"answer", "answered_at", "by",
+"reason", "told"}. The answer is written first, by one conditional write: whoever else answers comes too late.
+Then the workflow is told; whoever finds an answer untold tells it again. The task token goes from the ledger
+to Step Functions and nowhere else.
 """
 
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
+from planaria.core import ladder
 from planaria.core.breaker import Breaker
 from planaria.core.errors import Fenced
 from planaria.core.incident import ACTIVE, Step, incident_id
@@ -52,6 +54,8 @@ def ask(ledger: Ledger, row: Row, token: str, now: float, patience: float) -> Ro
     asked = of(row)
     if asked is None:
         fresh = {"session": session, "token": token, "asked_at": now, "deadline": now + patience}
+        if after := ladder.left_last(row):
+            fresh["after"] = after
         other = missing(NAME) | differs((NAME, "session"), session)
         try:
             row = ledger.write(node, session, sets={NAME: fresh}, when=other)
@@ -92,14 +96,16 @@ def tell(ledger: Ledger, breaker: Breaker, workflows: Workflows, row: Row, now: 
     node, session, asked = row["node_id"], int(row["session"]), row[NAME]
     name, detector = incident_id(node, session), str((row.get("fault") or {}).get("detector", "unknown"))
     approved = asked["answer"] == Answer.APPROVED
+    # After a repair that did not help the node is isolated already, and stays so whatever is answered.
+    kept = approved or "after" in asked
     if approved:
         breaker.admit(name, detector, now, override=True)  # counted from now on: the removal comes now
         ledger.step(name, Step.APPROVED, float(asked["answered_at"]), by=asked["by"])
-    else:
+    elif not kept:
         breaker.release(name, detector)
     if asked["token"]:
         workflows.answer(asked["token"], result(asked))
-    slot = () if approved else ("admitted_by_breaker",)
+    slot = () if kept else ("admitted_by_breaker",)
     same = equals((NAME, "session"), session)
     try:
         ledger.write(node, session, sets={(NAME, "told"): True}, removes=slot, when=same)
@@ -110,10 +116,14 @@ def tell(ledger: Ledger, breaker: Breaker, workflows: Workflows, row: Row, now: 
 def result(asked: Mapping[str, Any]) -> dict[str, str]:
     """The answer as the workflow reads it."""
     said = f": {asked['reason']}" if asked.get("reason") else ""
+    stays = f"; the node stays isolated after its {asked['after']}" if "after" in asked else ""
     match Answer(asked["answer"]):
         case Answer.APPROVED:
             return {"result": "DONE", "reason": f"approved by {asked['by']}{said}"}
         case Answer.REJECTED:
-            return {"result": "REJECTED", "reason": f"rejected by {asked['by']}{said}"}
+            # CANCELLED would give the node its work back, which it must not have after what was tried.
+            word = "REFUSED" if stays else "REJECTED"
+            return {"result": word, "reason": f"rejected by {asked['by']}{said}{stays}"}
     waited = float(asked["deadline"]) - float(asked["asked_at"])
-    return {"result": "REFUSED", "reason": f"nobody approved within {span(waited)}; the node is as it was"}
+    stays = stays or "; the node is as it was"
+    return {"result": "REFUSED", "reason": f"nobody approved within {span(waited)}{stays}"}

@@ -61,7 +61,7 @@ class Breaker:
         for _ in range(TRIES):
             try:
                 sets, removes, when = admission.entry(row, pair, incident, now, instead_of, override)
-                self._table.write(*KEY, sets=sets, removes=removes, when=when)
+                self._table.write(*KEY, sets=sets, removes=removes, when=when, quiet=True)  # a large row
                 return ""
             except Conflict as conflict:
                 row = conflict.row or {}
@@ -95,7 +95,8 @@ class Breaker:
         pair = self._pair(detector)
         held = exists((pair[0].removals, incident)) & exists(pair[1].removals)
         try:
-            self._table.write(*KEY, sets={(circuit.removals, incident): now for circuit in pair}, when=held)
+            sets = {(circuit.removals, incident): now for circuit in pair}
+            self._table.write(*KEY, sets=sets, when=held, quiet=True)
         except Conflict:
             return
 

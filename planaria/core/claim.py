@@ -25,10 +25,26 @@ SESSION_ATTRIBUTES = (
     "approval",
     "closing",
     "cancelling",
+    "capacity_since",
+    "capacity_tries",
+    "capacity_at",
+    "continued",
+    "verifying",
+    "resetting",
+    "climbed",
 )
 
 # What a superseding session must come to by itself; all else of its predecessor it takes over.
-RAISED_ATTRIBUTES = ("waiting", "execution_arn", "isolation_refused", "admitted_by_breaker", "approval")
+RAISED_ATTRIBUTES = (
+    "waiting",
+    "execution_arn",
+    "isolation_refused",
+    "admitted_by_breaker",
+    "approval",
+    "verifying",
+    "resetting",
+    "climbed",
+)
 
 
 @dataclass(frozen=True, slots=True)

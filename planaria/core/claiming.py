@@ -11,7 +11,7 @@ from planaria.core.gates import ends_anyway
 from planaria.core.incident import incident_id
 from planaria.core.judge import Judgement, Outcome
 from planaria.core.ledger import Ledger
-from planaria.core.plans import incident_document, is_gone
+from planaria.core.plans import is_gone, needs_word
 from planaria.core.policy import Mode
 from planaria.core.signal import Kind, Signal
 from planaria.core.table import Row
@@ -31,6 +31,8 @@ def claim_of(signal: Signal, judgement: Judgement, row: Row, now: float) -> Clai
     """The claim that a judgement leads to; it must be one of an act on a node."""
     assert signal.node_id is not None and judgement.action is not None and judgement.fault is not None
     fault = {k: v for k, v in dataclasses.asdict(judgement.fault).items() if v is not None}
+    if fault["kind"] == Kind.SCHEDULED_EVENT and fault.get("deadline", now) < now:
+        del fault["deadline"]  # a date that went by leaves no time to count from
     return Claim(
         node_id=signal.node_id,
         claim_id=signal.dedupe_key,
@@ -88,7 +90,7 @@ def to_be_approved(judgement: Judgement, row: Row) -> Judgement:
     """HELD where the incident is claimed and waits for a person. row: the node's, after the claim."""
     if judgement.mode is not Mode.APPROVE or judgement.outcome is not Outcome.OPENED:
         return judgement
-    if not incident_document(row, ask_first=True)["approval"]:
+    if not needs_word(row):
         return judgement
     name = incident_id(row["node_id"], row["session"])
     reason = f"{judgement.reason}; it waits for `planaria approve {name}`"

@@ -64,13 +64,21 @@ def classify(signal: Signal, node: NodeView | None, policy: Policy) -> Fault:
         entry.severity,
         detector,
         1.0 if entry.proof == "sure" else ONE_OBSERVER,
-        evidence.get("deadline", evidence.get("starts_at")),
+        _deadline(signal.kind, evidence),
         job_id,
         attempt,
         pci,
         _place(seen),
         seen.details.get("cause", "") if seen is not None else "",
+        evidence.get("reservation", "") if signal.kind is Kind.CAPACITY_END else "",
     )
+
+
+def _deadline(kind: Kind, evidence: dict[str, Any]) -> float | None:
+    """Of an issue AWS Health tells when it began, which is no time at which anything will end."""
+    if "deadline" in evidence:
+        return evidence["deadline"]  # type: ignore[no-any-return]
+    return evidence.get("starts_at") if kind is Kind.SCHEDULED_EVENT else None
 
 
 def observed(observation: kernel_log.Observation, family: str = "", policy: Policy | None = None) -> Fault:

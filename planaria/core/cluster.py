@@ -1,40 +1,69 @@
 """The cluster document (cluster.json) as the Lambdas see it.
 
     {"name": str, "region": str, "scheduler": "process" | "slurm" | "eks", "policy": {...},
-     "node_groups": [{"name": str, "size": int, "launch_template": str,
-                      "offerings": [{"instance_type": str, "capacity": "on-demand" | "spot",
-                                     "subnet": str}]}]}
+     "file_system_zone": str,
+     "node_groups": [{"name": str, "size": int, "launch_template": str, "spares": int,
+                      "auto_scaling_group": str,
+                      "offerings": [{"instance_type": str, "subnet": str, "zone": str, "reservation": str,
+                                     "launch_template": str, "capacity": "spare" | "reservation" |
+                                     "capacity-block" | "on-demand" | "spot"}]}]}
 
 planaria/recipes.py writes it from the YAML that people edit, with durations in seconds.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from planaria.core.errors import InvalidInput
 from planaria.core.policy import Policy
 
 
+class Capacity(StrEnum):
+    """Where a node comes from. spare: the group's warm pool; reservation: a targeted On-Demand Capacity
+    Reservation; capacity-block: a Capacity Block for ML."""
+
+    SPARE = "spare"
+    RESERVATION = "reservation"
+    CAPACITY_BLOCK = "capacity-block"
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+
+
+RESERVED = frozenset({Capacity.RESERVATION, Capacity.CAPACITY_BLOCK})
+
+
 @dataclass(frozen=True, slots=True)
 class Offering:
-    """One way to get a node; the list of a group is tried in its order."""
+    """One way to get a node; the list of a group is tried in its order. reservation: the id of the capacity
+    reservation or block (`cr-...`) of those two kinds. launch_template: the one that names the reservation,
+    "" for the group's own. zone: as the cluster file says, "" where it does not."""
 
     instance_type: str
-    capacity: str
+    capacity: Capacity
     subnet: str
+    reservation: str = ""
+    launch_template: str = ""
+    zone: str = ""
 
     @property
     def key(self) -> str:
-        return f"{self.capacity}/{self.instance_type}/{self.subnet}"
+        place = self.reservation or self.subnet
+        return f"{self.capacity}/{self.instance_type}/{place}"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
+    """spares: how many warm nodes stand by. auto_scaling_group: the group that launches the nodes, "" where
+    Planaria does."""
+
     name: str
     size: int
     launch_template: str
     offerings: tuple[Offering, ...]
+    spares: int = 0
+    auto_scaling_group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +73,7 @@ class Cluster:
     scheduler: str
     policy: Policy
     node_groups: Mapping[str, NodeGroup]
+    file_system_zone: str = ""
 
     @property
     def size(self) -> int:
@@ -60,11 +90,13 @@ class Cluster:
     def from_document(cls, document: Mapping[str, Any]) -> "Cluster":
         groups = {}
         for entry in document["node_groups"]:
-            offerings = tuple(
-                Offering(o["instance_type"], o["capacity"], o.get("subnet") or "") for o in entry["offerings"]
-            )
             groups[entry["name"]] = NodeGroup(
-                entry["name"], int(entry["size"]), entry["launch_template"], offerings
+                entry["name"],
+                int(entry["size"]),
+                entry["launch_template"],
+                tuple(map(_offering, entry["offerings"])),
+                int(entry.get("spares") or 0),
+                entry.get("auto_scaling_group") or "",
             )
         return cls(
             document["name"],
@@ -72,4 +104,16 @@ class Cluster:
             document["scheduler"],
             Policy.from_document(document["policy"]),
             groups,
+            document.get("file_system_zone") or "",
         )
+
+
+def _offering(given: Mapping[str, Any]) -> Offering:
+    return Offering(
+        given["instance_type"],
+        Capacity(given["capacity"]),
+        given.get("subnet") or "",
+        given.get("reservation") or "",
+        given.get("launch_template") or "",
+        given.get("zone") or "",
+    )

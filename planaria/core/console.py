@@ -1,6 +1,6 @@
 """The small document a person writes in the console, checked before anything is done."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,15 @@ _NODE_EXAMPLE = {
 _BREAKER = {"heal_node", "isolate_node"}
 """Machines whose orders meet the breaker."""
 
+_SPARE_EXAMPLE = '{"node_group": "workers", "reason": "one more before the weekend"}'
 _JOB_EXAMPLE = '{"job_id": "gpt-demo", "reason": "resume by hand"}'
 _ACTIONS = {
-    "heal_node": {"replace": Action.REPLACE, "reboot": Action.REBOOT, "remove": Action.DRAIN},
+    "heal_node": {
+        "replace": Action.REPLACE,
+        "reboot": Action.REBOOT,
+        "reset": Action.RESET,
+        "remove": Action.DRAIN,
+    },
     "isolate_node": {"isolate": Action.DRAIN},
     "launch_replacement": {"launch": Action.REPLACE},
 }
@@ -40,6 +46,14 @@ class NodeOrder:
 @dataclass(frozen=True, slots=True)
 class JobOrder:
     job_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpareOrder:
+    """One spare more for this node group's pool."""
+
+    node_group: str
     reason: str
 
 
@@ -70,6 +84,30 @@ def job_order(document: object) -> JobOrder:
     if not isinstance(job, str) or not 0 < len(job) <= 128:
         raise InvalidInput(f"job_id must be a job's id, got {job!r:.60}; a right document is {_JOB_EXAMPLE}")
     return JobOrder(job, _reason(fields, _JOB_EXAMPLE))
+
+
+def spare_order(document: object, groups: Collection[str]) -> SpareOrder:
+    """groups: the names of the cluster's node groups; empty where they are not known."""
+    fields = _fields(document, {"node_group", "reason"}, _SPARE_EXAMPLE)
+    group = fields.get("node_group")
+    if not isinstance(group, str) or not group or (groups and group not in groups):
+        known = f"one of {', '.join(sorted(groups))}" if groups else "the name of a node group"
+        raise InvalidInput(
+            f"node_group must be {known}, got {group!r:.60}; a right document is {_SPARE_EXAMPLE}"
+        )
+    return SpareOrder(group, _reason(fields, _SPARE_EXAMPLE))
+
+
+def slot_document(document: Mapping[str, Any]) -> tuple[str, int, int]:
+    """Node group, slot and generation of what sweep starts a refill with."""
+    group, numbers = document.get("node_group"), [document.get("slot"), document.get("generation")]
+    whole = [number for number in numbers if isinstance(number, int) and not isinstance(number, bool)]
+    if not isinstance(group, str) or len(whole) != 2:
+        raise InvalidInput(
+            f"node_group must be a text, slot and generation, Planaria's own, whole numbers, "
+            f"got {group!r:.60} and {numbers!r:.60}; a right document is {_SPARE_EXAMPLE}"
+        )
+    return group, whole[0], whole[1]
 
 
 def session_document(document: Mapping[str, Any]) -> tuple[str, int]:

@@ -8,7 +8,7 @@ when the last one did not help; repeat offenders.
 import math
 from dataclasses import replace
 
-from planaria.core import history
+from planaria.core import history, ladder, rebalance
 from planaria.core.catalog import Entry, look_up
 from planaria.core.correlate import correlate, patience
 from planaria.core.fault import ONE_OBSERVER, Action, Decision, Fault
@@ -37,7 +37,7 @@ _STATES = frozenset({"status_check", "node_condition", "node_health"})
 _DETECTOR_OF = {"status_check": "ec2_status", "node_condition": "eks", "node_health": "hyperpod"}
 
 _REPAIRS = (Action.RESET, Action.REBOOT)
-_TRIED = {"reset": Action.RESET, "reboot": Action.REBOOT}
+_TRIED = {step: action for action, step in ladder.ACTS.items()}
 
 
 def decide(fault: Fault, node: NodeView | None, policy: Policy, at: float | None = None) -> Decision:
@@ -69,7 +69,10 @@ def stands(node: NodeView, policy: Policy, but: str) -> Fault | None:
 
     but: the subject (core/history.py) that does not count.
     """
+    planned = {(plan.get("kind"), plan.get("code")) for plan in node.planned.values()}
     for seen in history.entries(node, 0.0):
+        if (seen.kind, seen.code) in planned:
+            continue  # it waits for its own time, whatever becomes of the session
         if _stands(seen, node) and history.subject(seen.kind, seen.code) != but:
             fault, entry = _remembered(seen, node, policy)
             if _alone(fault, entry, node, policy, seen.last).action is not Action.MONITOR:
@@ -110,6 +113,8 @@ def _remembered(seen: Seen, node: NodeView, policy: Policy) -> tuple[Fault, Entr
 
 def _alone(fault: Fault, entry: Entry, node: NodeView, policy: Policy, at: float) -> Decision:
     decision = Decision(entry.action, entry.reason, entry.rule, entry.sources)
+    if fault.kind == "rebalance":
+        return rebalance.advised(decision, node, policy, at)
     decision, climbs = _in_context(decision, fault, node, at)
     decision = _possible(decision, policy)
     if decision.action is Action.MONITOR:
@@ -177,20 +182,16 @@ def _observer(kind: str, code: str, detector: str) -> str:
 def _climb(
     decision: Decision, climbs: bool, fault: Fault, node: NodeView, policy: Policy, at: float
 ) -> Decision:
-    settled = policy.boot_timeout_seconds * SETTLES
     for act, step in sorted(_TRIED.items(), key=lambda item: -item[1].strength):
-        tried = node.tried.get(act)
-        if tried is None or step.strength < decision.action.strength:
+        if step.strength < decision.action.strength or not (what := _in_vain(act, fault, node, policy, at)):
             continue
-        since = at - float(tried.get("at", 0.0))
-        elsewhere = fault.pci and tried.get("pci") and fault.pci != tried["pci"]
-        if not settled < since < policy.ladder_seconds or tried.get("kind") != fault.kind or elsewhere:
-            continue
-        what = f"a {act} {_span(since)} before did not cure it"
         if not climbs:
             reason = f"{decision.reason}; {what}, and the application may be to blame: a person looks"
             return Decision(Action.MONITOR, reason, "tried-before", decision.sources)
         following = Action.REPLACE if step is Action.REBOOT else Action.REBOOT
+        if following.strength > policy.escalate_to.strength:
+            reason = f"{decision.reason}; {what}, and policy escalate_to {policy.escalate_to} allows no more"
+            return replace(decision, reason=reason)
         return Decision(following, f"{decision.reason}; {what}", "tried-before", decision.sources)
     before = node.opened_at if node.active and node.opened_at is not None else at
     lately = [opened for opened in node.openings if opened < before and at - opened < policy.offender_seconds]
@@ -200,6 +201,28 @@ def _climb(
         )
         return Decision(Action.REPLACE, reason, "repeat-offender", decision.sources)
     return decision
+
+
+def _in_vain(act: str, fault: Fault, node: NodeView, policy: Policy, at: float) -> str:
+    """In words, that this act was tried for such a fault and is not worth another try; "" when it is.
+
+    One after which the node passed its check may help again after a while. One that failed, as a reset that
+    the driver refused, is remembered as long as a repeat offender; one that was never done says nothing.
+    """
+    tried = node.tried.get(act)
+    result = str((tried or {}).get("result") or "")
+    if tried is None or tried.get("kind") != fault.kind or result.startswith(ladder.REFUSED):
+        return ""
+    if fault.pci and tried.get("pci") and fault.pci != tried["pci"]:
+        return ""
+    failed = result.startswith(ladder.FAILED)
+    kept = max(policy.ladder_seconds, policy.offender_seconds) if failed else policy.ladder_seconds
+    since = at - float(tried.get("at", 0.0))
+    if not policy.boot_timeout_seconds * SETTLES < since < kept:
+        return ""
+    if failed and since >= policy.ladder_seconds:
+        return f"a {act} {_span(since)} before {result}"
+    return f"a {act} {_span(since)} before did not cure it"
 
 
 def _span(seconds: float) -> str:

@@ -22,7 +22,14 @@ class TransientError(PlanariaError):
 
 
 class CapacityError(PlanariaError):
-    """This offering has no capacity now; another one may."""
+    """This offering has no capacity now; another one may.
+
+    retry_after: seconds of a state's Wait, unscaled, after which to ask again.
+    """
+
+    def __init__(self, reason: str, retry_after: int = 30) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
 
 
 class PermanentError(PlanariaError):

@@ -40,7 +40,7 @@ class Fault:
     needs a second one before anything destructive; deadline: seconds since the epoch at which the node will
     be gone, None when unknown; job_id and attempt: set when it is the job that failed, not the node;
     pci and place: which GPU, and where on it (`gpc1/tpc3`), where the fault says so; cause: the code of the
-    fault that this one follows from, where its own text names it.
+    fault that this one follows from, where its own text names it; reservation: the capacity that ends.
     """
 
     kind: str
@@ -54,6 +54,7 @@ class Fault:
     pci: str = ""
     place: str = ""
     cause: str = ""
+    reservation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,11 @@
 """Why nothing may be opened on a node at present, though its fault asks for it: HELD, and judged anew later.
 
-In this order: the node's opt-out tag, a maintenance window, too many new instances under one scheduler name.
-The breaker is asked later, with the claim. docs/runbooks/held.md says the same for people.
+In this order: an isolated node that was left to a person, the node's opt-out tag, a maintenance window, too
+many new instances under one scheduler name. The breaker is asked later, with the claim. docs/runbooks/held.md
+says the same for people.
 """
+
+from collections.abc import Iterable
 
 from planaria.core.fault import Action, Fault
 from planaria.core.maintenance import under_way
@@ -21,6 +24,8 @@ def hold(fault: Fault, action: Action, node: NodeView, policy: Policy, now: floa
     """The reason in words, "" when nothing is in the way. A job's own fault touches no node."""
     if action is Action.MONITOR or fault.job_id is not None:
         return ""
+    if node.phase == "ESCALATED" and (left := left_to_a_person(fault, action, node)):
+        return left
     name = node.name or node.node_id
     if node.opted_out:
         return f"{name} is left alone: it has the tag {OPT_OUT}; without the tag it is healed"
@@ -29,18 +34,50 @@ def hold(fault: Fault, action: Action, node: NodeView, policy: Policy, now: floa
     return _lineage(fault, action, node, policy, now)
 
 
+def left_to_a_person(fault: Fault, action: Action, node: NodeView) -> str:
+    """Why this fault of an isolated node is no news, "" when it is: the node's last incident ended ESCALATED
+    and knew of faults of this kind, and this one asks for no more. What is held for it is not judged anew."""
+    if node.phase != "ESCALATED" or not node.isolated or _ends(fault, node):
+        return ""
+    if node.action is None or node.action not in Action.__members__:
+        return ""
+    if action.strength > Action(node.action).strength:
+        return ""
+    if fault.kind != node.fault_kind and not _known(fault.kind, node):
+        return ""
+    return (
+        f"{node.name or node.node_id} is isolated, and its last incident ended ESCALATED: a person was told; "
+        f"planaria replace {node.node_id}"
+    )
+
+
 def ends_anyway(kind: str, gone: bool) -> bool:
     """Nobody's decision keeps this node: AWS has ended it or is about to."""
     return gone or kind in ENDED_BY_AWS
 
 
 def _cannot_wait(fault: Fault, node: NodeView, policy: Policy, now: float) -> bool:
-    gone = node.gone or (fault.kind == "state_change" and fault.code.partition("/")[0] in _GONE)
-    if ends_anyway(fault.kind, gone):
+    if _ends(fault, node):
         return True
     # An end that AWS has announced for a time at which people are still at work here.
     ends = [end for window in policy.maintenance if (end := window.until(now, node.group)) is not None]
     return fault.deadline is not None and bool(ends) and fault.deadline < max(ends)
+
+
+def _ends(fault: Fault, node: NodeView) -> bool:
+    gone = node.gone or (fault.kind == "state_change" and fault.code.partition("/")[0] in _GONE)
+    return ends_anyway(fault.kind, gone)
+
+
+def _known(kind: str, node: NodeView) -> bool:
+    """A fault of this kind was seen before the end of the node's last session. Of two kinds that come in turn
+    each is else news after the other."""
+    ended = node.ended_at or 0.0
+    for subject in node.subjects.values():
+        if subject.get("kind") == kind and float(subject.get("since") or ended + 1) <= ended:
+            return True
+    seen = (entry.get("minutes") or () for entry in node.recent.values() if entry.get("kind") == kind)
+    return any((minute + 1) * 60.0 <= ended for minutes in seen for minute in minutes)
 
 
 def _lineage(fault: Fault, action: Action, node: NodeView, policy: Policy, now: float) -> str:
@@ -48,10 +85,14 @@ def _lineage(fault: Fault, action: Action, node: NodeView, policy: Policy, now: 
     above all, is nobody's fault and does not end the replacing."""
     if action is not Action.REPLACE or fault.kind in ENDED_BY_AWS:
         return ""
-    recent = [at for at in node.replacements if at > now - policy.replacements_seconds]
-    if len(recent) < policy.max_replacements:
+    return too_many(node.name or node.node_id, node.replacements, policy, now)
+
+
+def too_many(name: str, replacements: Iterable[float], policy: Policy, now: float) -> str:
+    """Why a scheduler name gets no further instance by itself, "" when it does. replacements: when it got
+    new ones."""
+    recent = sum(now - policy.replacements_seconds < at <= now for at in replacements)
+    if recent < policy.max_replacements:
         return ""
-    return (
-        f"{node.name or node.node_id} has got {len(recent)} new instances within "
-        f"{span(policy.replacements_seconds)}: it is not the hardware; a person looks"
-    )
+    within = span(policy.replacements_seconds)
+    return f"{name} has got {recent} new instances within {within}: it is not the hardware; a person looks"

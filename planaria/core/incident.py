@@ -36,9 +36,13 @@ class Step(StrEnum):
     CHECKPOINT_SAVED = "checkpoint_saved"
     ISOLATED = "isolated"
     JOB_STOPPED = "job_stopped"
-    LAUNCHED = "replacement_launched"
+    RESET = "gpu_reset"
+    TO_REBOOT = "went_on_to_reboot"
     REBOOTED = "rebooted"
+    TO_REPLACE = "went_on_to_replace"
+    LAUNCHED = "replacement_launched"
     READY = "node_ready"
+    VERIFIED = "node_verified"
     JOINED = "node_joined"
     JOB_RESUMED = "job_resumed"
     FIRST_STEP = "first_new_step"
@@ -68,6 +72,11 @@ def split_incident_id(text: str) -> tuple[str, int]:
 def execution_name(node: str, session: int, attempt: int) -> str:
     """Unique per session and attempt, at most 80 characters of [A-Za-z0-9-]: the limit of Step Functions."""
     return f"heal-{node}-{session}-{attempt}"
+
+
+def continuation_name(node: str, session: int, attempt: int, number: int) -> str:
+    """Of the execution in which an attempt goes on for the `number`th time."""
+    return f"{execution_name(node, session, attempt)}-c{number}"
 
 
 def resume_name(job: str, attempt: int) -> str:

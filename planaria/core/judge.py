@@ -8,11 +8,12 @@ looks up whether the event is known, and does what is judged.
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from planaria.core import gates, history, staleness
+from planaria.core import gates, history, planned, staleness
 from planaria.core.classify import classify
 from planaria.core.decision import decide, stands
 from planaria.core.fault import Action, Decision, Fault
 from planaria.core.node import NodeView
+from planaria.core.planned import Plan
 from planaria.core.policy import Mode, Policy
 from planaria.core.signal import Kind, Signal
 
@@ -40,6 +41,7 @@ class Judgement:
     tells_gone: the event proves that the instance is terminated; note it on the node's row.
     mode: observe for replayed events and observing clusters: record, do not act.
     sources: where the rule comes from.
+    plan: of an end whose time has not come: kept for later (HELD, JOINED), or drained early (OPENED).
     """
 
     outcome: Outcome
@@ -53,6 +55,7 @@ class Judgement:
     tells_gone: bool = False
     mode: Mode = Mode.ACT
     sources: str = ""
+    plan: Plan | None = None
 
 
 def judge(
@@ -116,12 +119,23 @@ def _judge(
     if mine:
         reason = f"claimed by this very event before; {decision.reason}"
         return _weighed(Outcome.OPENED, decision, fault, reason, _action(node))
+    plan = None
+    if decision.action is Action.DRAIN:
+        plan = planned.plan_of(signal, fault, node, policy, now)
     if node.active and signal.kind is not Kind.UNKNOWN:
-        return _joined(signal, node, fault, decision, policy)
+        return _joined(signal, node, fault, decision, policy, plan)
     if decision.action is Action.MONITOR and not (fault.kind == "job" and fault.code == "exit"):
-        return _weighed(Outcome.OBSERVED, decision, fault)
+        return _weighed(Outcome.OBSERVED, decision, fault, _in_words(signal, node, decision))
+    if planned.dropped(signal, node):
+        reason = "its plan was taken back, or answered, before it was told of again"
+        return Judgement(Outcome.STALE, None, reason, "stale", fault)
+    if plan is not None and plan.holds:
+        return replace(_weighed(Outcome.HELD, decision, fault, plan.reason), plan=plan)
     if hold := gates.hold(fault, decision.action, node, policy, now):
         return _weighed(Outcome.HELD, decision, fault, hold)
+    if plan is not None:
+        reason = f"{decision.reason}; {plan.reason}"
+        return replace(_weighed(Outcome.OPENED, decision, fault, reason), plan=plan)
     return _weighed(Outcome.OPENED, decision, fault)
 
 
@@ -153,18 +167,31 @@ def _without_node(decision: Decision) -> str:
     return f"{decision.reason}; no instance of this cluster is named or found"
 
 
-def _joined(signal: Signal, node: NodeView, fault: Fault, decision: Decision, policy: Policy) -> Judgement:
-    active, said = _action(node) or Action.MONITOR, decision.reason
+def _in_words(signal: Signal, node: NodeView, decision: Decision) -> str:
+    """What a healthy report takes back is said with it."""
+    return decision.reason + planned.off(signal, node) if signal.healthy and node.planned else decision.reason
+
+
+def _joined(
+    signal: Signal, node: NodeView, fault: Fault, decision: Decision, policy: Policy, plan: Plan | None
+) -> Judgement:
+    active, said = _action(node) or Action.MONITOR, _in_words(signal, node, decision)
     if signal.healthy:
         kept = _takes_back(signal, node, fault, policy)
         reason = f"{said}; {kept or 'it takes back what opened the active session'}"
         return _weighed(Outcome.JOINED, decision, fault, reason, cancels=not kept)
-    if decision.action.strength > active.strength:
+    stronger = decision.action.strength > active.strength
+    if stronger and plan is not None and plan.holds:
+        reason = f"{plan.reason}, and not in place of the active session's {active}"
+        return replace(_weighed(Outcome.JOINED, decision, fault, reason), plan=plan)
+    if stronger:
         reason = f"{said}; stronger than the active session's {active}"
         return _weighed(Outcome.JOINED, decision, fault, reason, raises=True)
-    if _survived_reboot(signal, node, active, decision.action, policy):
-        reason = f"{said}; it came back after the reboot of the active session"
-        decision = Decision(Action.REPLACE, reason, "reboot-did-not-cure", decision.sources)
+    following = Action.REPLACE if active is Action.REBOOT else Action.REBOOT
+    may = following.strength <= policy.escalate_to.strength
+    if may and _survived(signal, node, active, decision.action, policy):
+        reason = f"{said}; it came back after the {active.lower()} of the active session"
+        decision = Decision(following, reason, f"{active.lower()}-did-not-cure", decision.sources)
         return _weighed(Outcome.JOINED, decision, fault, raises=True)
     return _weighed(Outcome.JOINED, decision, fault, f"{said}; evidence for the active session's {active}")
 
@@ -192,6 +219,11 @@ def _action(node: NodeView) -> Action | None:
     return Action(node.action) if node.action is not None and node.action in Action.__members__ else None
 
 
-def _survived_reboot(signal: Signal, node: NodeView, active: Action, action: Action, policy: Policy) -> bool:
-    both = active in (Action.RESET, Action.REBOOT) and action in (Action.RESET, Action.REBOOT)
-    return both and staleness.after_reboot(signal, node, policy)
+def _survived(signal: Signal, node: NodeView, active: Action, action: Action, policy: Policy) -> bool:
+    """Seen after the active session's own repair: one that it has gone on from does not count."""
+    repairs = (Action.RESET, Action.REBOOT)
+    if active not in repairs or action not in repairs:
+        return False
+    done = node.act_at(active.lower())
+    begun = node.opened_at is None or (done is not None and done >= node.opened_at)
+    return done is not None and begun and staleness.settled_after(signal, done, policy)

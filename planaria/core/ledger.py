@@ -178,7 +178,7 @@ class Ledger(IncidentRows, EventRows):
         held: its row, if the breaker refused it, so that it never was: its signal is judged anew later and
         must not be older than the end of a session. well: its source reports the node well; what other
         sources have seen before is not answered by that end. seen: close only if no act was recorded since
-        this row was read.
+        this row was read, and its place is not about to be another instance's.
         """
         sets: dict[Any, Any] = {
             "phase": outcome.value, "outcome_reason": reason, "closing": True, "closed_at": now,
@@ -240,4 +240,5 @@ def _taken(row: Row) -> bool:
 def _no_act_since(seen: Row | None) -> Condition | None:
     if seen is None:
         return None
-    return equals("acts", seen["acts"]) if "acts" in seen else missing("acts")
+    same = equals("acts", seen["acts"]) if "acts" in seen else missing("acts")
+    return same & missing("replaced_by")

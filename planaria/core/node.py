@@ -19,11 +19,14 @@ class NodeView:
     session. acts: our own recorded acts, name -> epoch seconds. ended_at: epoch seconds of the last end.
     ready_at, check_passed and boot_id: the agent's report after the newest boot.
     gone: the ledger has taken notice that the instance is terminated.
+    isolated: an isolation of ours stands (or did, when the scheduler was last asked).
     opted_out: the instance has the tag that tells Planaria to leave it alone.
     recent, subjects: what was seen on the node lately (core/history.py); has_history: the row has them.
     tried: by act, the newest one that was done to it and for which fault: {"reboot": {"at": epoch seconds,
-    "kind": str, "code": str}}. openings: when its newest incidents that acted on it were opened.
-    replacements: when its scheduler name got a new instance.
+    "kind": str, "code": str, "result": see core/ladder.py}}. openings: when its newest incidents that acted
+    on it were opened. replacements: when its scheduler name got a new instance, also one that was lost;
+    moves: when it got one for a rebalance recommendation. planned: ends that wait for their time
+    (core/planned.py).
     """
 
     node_id: str
@@ -47,6 +50,7 @@ class NodeView:
     acts: Mapping[str, float] = field(default_factory=dict)
     ended_at: float | None = None
     gone: bool = False
+    isolated: bool = False
     replaced_by: str = ""
     ready_at: float | None = None
     check_passed: bool = False
@@ -58,6 +62,8 @@ class NodeView:
     tried: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     openings: tuple[float, ...] = ()
     replacements: tuple[float, ...] = ()
+    moves: tuple[float, ...] = ()
+    planned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> "NodeView":
@@ -86,6 +92,7 @@ class NodeView:
             acts=_times(acts) if isinstance(acts, Mapping) else {},
             ended_at=_number(row.get("ended_at")),
             gone=row.get("gone") is True,
+            isolated=bool(row.get("isolation")),
             replaced_by=_text(row.get("replaced_by")),
             ready_at=_number(row.get("ready_at")),
             check_passed=_passed(row.get("check")),
@@ -97,6 +104,8 @@ class NodeView:
             tried=_maps(row.get("tried")),
             openings=_moments(row.get("openings")),
             replacements=_moments(row.get("replacements")),
+            moves=_moments(row.get("moves")),
+            planned=_plans(row.get("planned")),
         )
 
     @property
@@ -152,6 +161,13 @@ def _maps(value: object) -> dict[str, Mapping[str, Any]]:
     if not isinstance(value, Mapping):
         return {}
     return {str(name): entry for name, entry in value.items() if isinstance(entry, Mapping)}
+
+
+def _plans(value: object) -> dict[str, Mapping[str, Any]]:
+    """Those that have all their times."""
+    times = ("deadline", "latest", "said_at", "at")
+    entries = _maps(value).items() if value else ()
+    return {key: entry for key, entry in entries if all(_number(entry.get(n)) is not None for n in times)}
 
 
 def _moments(value: object) -> tuple[float, ...]:

@@ -4,6 +4,7 @@ from typing import Any
 
 from planaria.core.gates import ends_anyway
 from planaria.core.incident import incident_id, isolation_reason
+from planaria.core.policy import Drain, Mode, Policy
 from planaria.core.ports import Instance
 from planaria.core.table import Row
 from planaria.core.tags import GROUP, NAME, OPT_OUT
@@ -12,8 +13,19 @@ GONE_STATES = frozenset({"shutting-down", "terminated"})
 
 # Faults that announce an end or an order while the node itself still works: its ranks can save.
 STILL_WORKS = frozenset(
-    {"spot_interruption", "capacity_end", "scheduled_event", "lifecycle", "health_issue", "console"}
+    {
+        "spot_interruption",
+        "rebalance",
+        "capacity_end",
+        "scheduled_event",
+        "lifecycle",
+        "health_issue",
+        "console",
+    }
 )
+
+LAST_SECONDS = 30.0
+"""Before an announced end: for ending the ranks and taking the node out."""
 
 
 def facts(instance: Instance) -> dict[Any, Any]:
@@ -26,6 +38,7 @@ def facts(instance: Instance) -> dict[Any, Any]:
         "lifecycle": instance.lifecycle,
         "launched_at": instance.launched_at,
         "reservation": instance.reservation,
+        "host": instance.host,
         "gone": instance.state in GONE_STATES,
         "opted_out": instance.tags.get(OPT_OUT, "false").lower() != "false",
     }
@@ -47,23 +60,30 @@ def isolated_by(row: Row, mark: str) -> bool:
     return (row.get("isolation") or {}).get("mark") == mark
 
 
-def incident_document(row: Row, ask_first: bool = False) -> dict[str, Any]:
+def emptied(row: Row) -> bool:
+    """Nothing runs on the node any more since its present isolation, or its time for that is over."""
+    return "emptied_at" in (row.get("isolation") or {}) or is_gone(row)
+
+
+def drain_until(row: Row, policy: Policy) -> float:
+    """Until when the jobs of an isolated node may run on (epoch seconds)."""
+    until = float(row["isolation"]["at"]) + policy.drain_deadline_seconds
+    end = (row.get("fault") or {}).get("deadline")
+    return until if end is None else min(until, float(end) - LAST_SECONDS)
+
+
+def incident_document(row: Row, policy: Policy) -> dict[str, Any]:
     """The `incident` of heal_node, isolate_node and launch_replacement: references and switches only.
 
-    ask_first: the policy is that a person approves. approval: one is asked, for nobody has ordered it and AWS
-    leaves the node to us. save: ask the ranks for a checkpoint first (the node still works: a planned end, a
-    spot notice, a person's order). replacement: launch one. reboot: reboot instead. retire: terminate the
-    old instance.
+    approval: a person is asked first. drain: how the node is emptied. save: ask the ranks for a checkpoint
+    first. replacement: launch one. reset, reboot: that instead. retire: terminate the old instance.
     """
     action, verb = row["action"], row.get("verb", "")
     name = incident_id(row["node_id"], row["session"])
     fault = row.get("fault") or {}
     works = fault.get("kind") in STILL_WORKS or fault.get("severity") != "FATAL"
-    ask = ask_first and not verb and not ends_anyway(str(fault.get("kind")), is_gone(row))
-    # What a superseded session began under a person's word or by AWS's needs no other one to be ended.
-    ask = ask and not row.get("launch") and not (row.get("supersedes") or {}).get("taken")
-    remove = verb in ("remove", "isolate")
-    reboot = action in ("REBOOT", "RESET")
+    repair = action in ("REBOOT", "RESET")
+    drain = _drain(row, works, policy)
     return {
         "incident_id": name,
         "node_id": row["node_id"],
@@ -73,9 +93,33 @@ def incident_document(row: Row, ask_first: bool = False) -> dict[str, Any]:
         "verb": verb,
         "job_id": row.get("job_id") or "",
         "mark": isolation_reason(name),
-        "approval": ask,
-        "save": bool(row.get("job_id")) and works and not is_gone(row),
-        "replacement": not remove and not reboot,
-        "reboot": reboot,
-        "retire": verb not in ("isolate", "launch") and not reboot,
+        "approval": policy.mode is Mode.APPROVE and needs_word(row),
+        "drain": drain.value,
+        "save": bool(row.get("job_id")) and drain is Drain.CHECKPOINT,
+        "replacement": replaces(row),
+        "reset": action == "RESET",
+        "reboot": action == "REBOOT",
+        "retire": verb not in ("isolate", "launch") and not repair,
     }
+
+
+def replaces(row: Row) -> bool:
+    """The session brings another instance for this node."""
+    return row.get("verb", "") not in ("remove", "isolate") and row["action"] not in ("REBOOT", "RESET")
+
+
+def needs_word(row: Row) -> bool:
+    """In mode approve a person is asked: nobody has ordered it and AWS leaves the node to us."""
+    fault = row.get("fault") or {}
+    ask = not row.get("verb") and not ends_anyway(str(fault.get("kind")), is_gone(row))
+    # What a superseded session began under a person's word or by AWS's needs no other one to be ended.
+    return ask and not row.get("launch") and not (row.get("supersedes") or {}).get("taken")
+
+
+def _drain(row: Row, works: bool, policy: Policy) -> Drain:
+    """A broken node is not waited for; EC2's wish for a spot node leaves time for a checkpoint alone."""
+    if is_gone(row) or not works:
+        return Drain.STOP
+    if (row.get("fault") or {}).get("kind") in ("spot_interruption", "rebalance"):
+        return Drain.CHECKPOINT
+    return policy.drain

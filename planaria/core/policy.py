@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from planaria.core.errors import InvalidInput
+from planaria.core.fault import Action
 from planaria.core.maintenance import Window, windows_of
 from planaria.core.overrides import Override, overrides_of
 
@@ -23,10 +24,44 @@ class Mode(StrEnum):
 
 
 class Rebalance(StrEnum):
-    """What a rebalance recommendation leads to; it never moves a node by itself."""
+    """What a rebalance recommendation leads to. move: the node is replaced before EC2 takes it, by another
+    offering."""
 
     CHECKPOINT = "checkpoint"
+    MOVE = "move"
     IGNORE = "ignore"
+
+
+class Drain(StrEnum):
+    """How a node is emptied whose end is planned and that still works: its jobs are let come to their own
+    end, or save a checkpoint first, or are stopped at once. Past the deadline they are stopped anyway."""
+
+    WAIT = "wait"
+    CHECKPOINT = "checkpoint"
+    STOP = "stop"
+
+
+class Unused(StrEnum):
+    """What becomes of a replacement that nobody needs any more."""
+
+    TERMINATE = "terminate"
+    SPARE = "spare"
+
+
+class Gang(StrEnum):
+    """What replacements of one job do while another of its nodes finds no capacity: keep their place, or go
+    back so that nobody pays for nodes that cannot work."""
+
+    KEEP = "keep"
+    ALL_OR_NOTHING = "all-or-nothing"
+
+
+class DeepCheck(StrEnum):
+    """When the long check of a node runs before it works again. auto: by the fault's kind."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +89,13 @@ class Policy:
     ladder_seconds: how long an act is remembered as tried; the next step is taken if the fault is back.
     offender_incidents within offender_seconds: a node with as many is replaced, whatever it has.
     max_replacements within replacements_seconds: of one scheduler name; then a person looks.
+    escalate_to: the strongest repair that an incident may go on to when a weaker one did not help.
+    reset_timeout_seconds, deep_check_timeout_seconds: how long a GPU reset and a deep check may take.
+    capacity_timeout_seconds: how long an incident waits for capacity. cooldown_seconds: how long an offering
+    that had none is passed over. hold_seconds: how long the survivors of a job are kept free for it.
+    rebalance_rounds: moves of one scheduler name within replacements_seconds. rebalance_grace_seconds: how
+    old a node must be to be moved. lead_seconds: how long before an announced end a node is drained at the
+    latest; before that when it has no job. spare_check_seconds: how often each spare is checked.
     """
 
     mode: Mode = Mode.ACT
@@ -74,6 +116,20 @@ class Policy:
     offender_seconds: float = 604_800.0
     max_replacements: int = 3
     replacements_seconds: float = 86_400.0
+    escalate_to: Action = Action.REPLACE
+    reset_timeout_seconds: float = 300.0
+    deep_check: DeepCheck = DeepCheck.AUTO
+    deep_check_timeout_seconds: float = 9000.0
+    drain: Drain = Drain.CHECKPOINT
+    unused_replacement: Unused = Unused.TERMINATE
+    gang: Gang = Gang.KEEP
+    capacity_timeout_seconds: float = 604_800.0
+    cooldown_seconds: float = 600.0
+    hold_seconds: float = 3600.0
+    rebalance_rounds: int = 2
+    rebalance_grace_seconds: float = 3600.0
+    lead_seconds: float = 86_400.0
+    spare_check_seconds: float = 3600.0
     maintenance: tuple[Window, ...] = ()
     catalog: tuple[Override, ...] = ()
 
@@ -111,6 +167,12 @@ class Policy:
             max_attempts=_count(given, "max_attempts", default.max_attempts),
             max_resumes=_count(given, "max_resumes", default.max_resumes),
             rebalance=_word(given, "rebalance", Rebalance, default.rebalance),
+            escalate_to=_word(given, "escalate_to", Action, default.escalate_to),
+            deep_check=_word(given, "deep_check", DeepCheck, default.deep_check),
+            drain=_word(given, "drain", Drain, default.drain),
+            unused_replacement=_word(given, "unused_replacement", Unused, default.unused_replacement),
+            gang=_word(given, "gang", Gang, default.gang),
+            rebalance_rounds=_count(given, "rebalance_rounds", default.rebalance_rounds),
             gpu_reset=_flag(given, "gpu_reset", default.gpu_reset),
             offender_incidents=_count(given, "offender_incidents", default.offender_incidents),
             max_replacements=_count(given, "max_replacements", default.max_replacements),
@@ -131,6 +193,14 @@ _SECONDS = (
     "ladder_seconds",
     "offender_seconds",
     "replacements_seconds",
+    "reset_timeout_seconds",
+    "deep_check_timeout_seconds",
+    "capacity_timeout_seconds",
+    "cooldown_seconds",
+    "hold_seconds",
+    "rebalance_grace_seconds",
+    "lead_seconds",
+    "spare_check_seconds",
 )
 
 

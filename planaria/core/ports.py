@@ -6,7 +6,7 @@ a set, not a toggle: sent twice it changes nothing more. An adapter that cannot 
 never "healthy" or "drained"; waiting belongs to the workflow.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -58,7 +58,8 @@ class Commands(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One EC2 instance. state: EC2's word; tags: all of them; launched_at: epoch seconds."""
+    """One EC2 instance. state: EC2's word; tags: all of them; launched_at: epoch seconds. host: the id of the
+    Dedicated Host below it, "" where EC2 does not show it."""
 
     node_id: str
     state: str
@@ -69,6 +70,7 @@ class Instance:
     address: str = ""
     reservation: str = ""
     state_reason: str = ""
+    host: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -96,10 +98,20 @@ class InstanceStatus:
     events: tuple[StatusEvent, ...] = ()
 
 
+def _first(node_ids: Sequence[str]) -> str:
+    return node_ids[0] if node_ids else ""
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
     """One instance from one offering. token: at most 64 ASCII characters, the ClientToken and the
-    value of the tag `planaria:launch`."""
+    value of the tag `planaria:launch`. capacity: a word of core/cluster.Capacity. launch_template: for a
+    reservation or a Capacity Block the one that names it. auto_scaling_group: the group that launches it, ""
+    where we do; replaces: the instance whose place it takes, "" for a spare.
+
+    Of an Auto Scaling group alone: since: an instance that it launched earlier (epoch seconds) is no new one.
+    choose: the first of these instances that no other incident has, "" when there is none; it is ours then.
+    """
 
     token: str
     launch_template: str
@@ -107,14 +119,20 @@ class LaunchRequest:
     subnet: str
     capacity: str
     tags: Mapping[str, str]
+    reservation: str = ""
+    auto_scaling_group: str = ""
+    replaces: str = ""
+    since: float = 0.0
+    choose: Callable[[Sequence[str]], str] = field(default=_first, compare=False)
 
 
 class Fleet(Protocol):
     """EC2. Only instances with the tag `planaria:cluster=<name>` exist for it.
 
-    launch raises CapacityError, PermanentError or TransientError by meaning. reboot and terminate of
-    an instance that is already gone return quietly. statuses: of those among `node_ids` that run; the caller
-    knows that they are ours, for EC2 cannot filter these by tag.
+    launch raises CapacityError, PermanentError or TransientError by meaning; where an Auto Scaling group
+    launches also Waiting, and it answers "" when that group wants no further instance. reboot and terminate
+    of an instance that is already gone return quietly. statuses: of those among `node_ids` that run; the
+    caller knows that they are ours, for EC2 cannot filter these by tag.
     """
 
     def describe(self, node_ids: Sequence[str]) -> list[Instance]: ...
@@ -126,6 +144,24 @@ class Fleet(Protocol):
     def terminate(self, node_id: str) -> None: ...
 
 
+class Scaling(Protocol):
+    """Auto Scaling groups, whose members the cluster's nodes may be; of any other node nothing is done.
+
+    prolong: a group that is about to end this node waits on for our word. ending: it waits so. complete: the
+    node is empty, its group may end it. remove: end it, and its group wants one fewer. claim: the new member
+    that a launch which was broken off would have found by now, if its node has left the group for it.
+    give_back: end a replacement that is not wanted any more; `instead_of`, which left the group for it, is a
+    member again. Each may be repeated.
+    """
+
+    def prolong(self, node_id: str) -> None: ...
+    def ending(self, node_id: str) -> bool: ...
+    def complete(self, node_id: str) -> None: ...
+    def remove(self, node_id: str) -> None: ...
+    def claim(self, request: LaunchRequest) -> None: ...
+    def give_back(self, node_id: str, instead_of: str) -> None: ...
+
+
 # --- Table, Bus, Workflows, Clock, Notices ---------------------------------------------------------
 
 
@@ -133,9 +169,9 @@ class Table(Protocol):
     """A DynamoDB table with string keys `pk` and `sk` and the index `listing` (`listing`, `pk`).
 
     write applies `sets`, `removes` and `adds` (counters) in one conditional UpdateItem and returns the
-    row after it; when the condition fails it raises table.Conflict with the row as it is. A path of two
-    names reaches into a map, which must exist. Numbers come back as int or float. get_many gives those of
-    the rows that exist and were answered, in any order: a row that is missing there may yet exist.
+    row after it, or {} with `quiet`; when the condition fails it raises table.Conflict with the row as it is.
+    A path of two names reaches into a map, which must exist. Numbers come back as int or float. get_many
+    gives those of the rows that exist and were answered, in any order: one that is missing may yet exist.
     """
 
     def get(self, pk: str, sk: str) -> Row | None: ...
@@ -148,6 +184,7 @@ class Table(Protocol):
         removes: Sequence[Path] = (),
         adds: Mapping[Path, int] | None = None,
         when: Condition | None = None,
+        quiet: bool = False,
     ) -> Row: ...
     def query(self, pk: str) -> list[Row]: ...
     def listing(self, kind: str) -> list[Row]: ...

@@ -82,7 +82,8 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Keep these nodes free for this job until `seconds` from now. -> {job id: "HELD"}"""
+    """Keep these nodes free for this job until `seconds` from now, or until it is requeued; a hold of the job
+    that is there already ends, and without nodes that is all. -> {job id: "HELD" | "UNKNOWN: <reason>"}"""
 
     job: str
     nodes: tuple[str, ...]
@@ -94,7 +95,10 @@ class Hold:
 class Requeue:
     """Start attempt `attempt` of the job on exactly these nodes, in rank order, from `resume_step`
     (-1 = no checkpoint was ever written). The same attempt asked again changes nothing; a lower one
-    is refused. -> {job id: "RUNNING" | "PENDING" | "REFUSED: <reason>"}"""
+    is refused. -> {job id: "RUNNING" | "PENDING" | "PENDING: <reason>" | "REFUSED: <reason>"}
+
+    PENDING is no failure: the scheduler has taken the attempt and starts it when it may, as Slurm does a
+    requeued job after about two minutes (BeginTime)."""
 
     job: str
     nodes: tuple[str, ...]

@@ -99,8 +99,11 @@ def before(signal: Signal, moment: float) -> bool:
 def after_reboot(signal: Signal, node: NodeView, policy: Policy) -> bool:
     """Seen after the newest session's reboot or reset, and late enough to be no echo of what it cured."""
     at = node.destroyed_at()
-    settled = policy.boot_timeout_seconds * SETTLES
-    return at is not None and signal.time is not None and signal.time > at + settled
+    return at is not None and settled_after(signal, at, policy)
+
+
+def settled_after(signal: Signal, at: float, policy: Policy) -> bool:
+    return signal.time is not None and signal.time > at + policy.boot_timeout_seconds * SETTLES
 
 
 def _of_last_session(node: NodeView) -> bool:

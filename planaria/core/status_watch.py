@@ -3,7 +3,8 @@
 DescribeInstanceStatus says the same every minute. What was told already stands on the node's row as
 `watched`, bounded:
 
-    {"events": {EC2's event id: {"state": "open" | "over", "at": epoch seconds when it was last listed}},
+    {"events": {EC2's event id: {"state": "open" | "over", "at": epoch seconds when it was last listed,
+                                 "starts_at": its date as it was told}},
      "checks": {metric: {"sweeps": how often it was impaired in a row, "told": epoch seconds, absent before}}}
 
 Facts: EC2 API reference, InstanceStatusEvent (an event that is over is listed for a week more) and
@@ -19,6 +20,9 @@ from planaria.core.signal import Kind
 
 IMPAIRED_SWEEPS = 2
 """How many sweeps in a row must see a check impaired before it is told of: one may be a passing fault."""
+
+MOVED_SECONDS = 60.0
+"""By how much the date of an event must have moved to be told of again."""
 
 EVENTS = 20
 DAY = 86_400.0
@@ -47,27 +51,47 @@ def watch(
     return told_events + told_checks, {"events": events, "checks": checks}
 
 
+def name_of(event: StatusEvent) -> str:
+    return event.event_id or f"{event.code}@{event.not_before or 0:.0f}"
+
+
+def is_over(event: StatusEvent) -> bool:
+    """EC2 has done it, or has taken it back."""
+    return event.description.lower().startswith(OVER)
+
+
 def _events(
     status: InstanceStatus, known: Mapping[str, Any], now: float
 ) -> tuple[list[Detail], dict[str, Any]]:
     told: list[Detail] = []
     listed: dict[str, Any] = {}
     for event in sorted(status.events, key=lambda e: (e.not_before or now, e.event_id))[:EVENTS]:
-        key = event.event_id or f"{event.code}@{event.not_before or 0:.0f}"
-        over = event.description.lower().startswith(OVER)
+        key, over = name_of(event), is_over(event)
         before = known.get(key) or {}
         state = "over" if over else "open"
         # What was over before it was ever seen open took nothing from us that could be given back.
-        if before.get("state") != state and (before or not over):
+        moved = not over and _moved(event, before)
+        if (before.get("state") != state and (before or not over)) or moved:
             told.append(_scheduled(status.node_id, event, key, over, now))
-        at = before.get("at") if before.get("state") == state else None
+        at = before.get("at") if before.get("state") == state and not moved else None
         # Noted anew once a day only: a row is not written every minute for as long as an event is listed.
         listed[key] = {"state": state, "at": at if at is not None and now - at < DAY else now}
+        date = before.get("starts_at") if before and not moved else event.not_before
+        date = event.not_before if date is None else date
+        listed[key] |= {} if date is None else {"starts_at": date}
     # One that EC2 does not list for a moment is not told of again when it is back.
     gone = {key: entry for key, entry in known.items() if key not in listed}
     fresh = [key for key, entry in gone.items() if now - float(entry.get("at") or 0) < KEPT_SECONDS]
     newest = sorted(fresh, key=lambda key: -float(gone[key]["at"]))[: EVENTS - len(listed)]
     return told, {**listed, **{key: dict(gone[key]) for key in newest}}
+
+
+def _moved(event: StatusEvent, before: Mapping[str, Any]) -> bool:
+    """EC2 has set another date since the event was told of."""
+    known = before.get("starts_at")
+    if known is None or event.not_before is None:
+        return False
+    return abs(event.not_before - float(known)) >= MOVED_SECONDS
 
 
 def _scheduled(node: str, event: StatusEvent, key: str, over: bool, now: float) -> Detail:

@@ -78,8 +78,9 @@ def _replaces(row: Row) -> bool:
 
 
 def _stands(row: Row) -> bool:
-    """The node is there or is coming; one that was replaced or taken out for good is not."""
+    """The node is there or is coming; one that was replaced or taken out for good is not, nor a spare."""
     left = row.get("gone") or row.get("replaced_by") or row.get("phase") == Phase.RETIRED
+    left = left or ("spare" in row and not row.get("admitted_at"))
     return not left and (row.get("state") or "running") in ("pending", "running")
 
 

@@ -4,19 +4,21 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from planaria.core import tags
+from planaria.core.cluster import Capacity
 from planaria.core.errors import PlanariaError
 from planaria.core.ports import Instance, InstanceStatus, LaunchRequest
 
 
 class MemoryFleet:
     """refuse: asked before each launch; an error it returns is raised instead. checks: what EC2 says of an
-    instance's status, where that is not `ok`."""
+    instance's status, where that is not `ok`. zones: the Availability Zone of each subnet."""
 
     def __init__(self, cluster: str, now: Callable[[], float] = lambda: 0.0) -> None:
         self._cluster = cluster
         self._now = now
         self.instances: dict[str, Instance] = {}
         self.checks: dict[str, InstanceStatus] = {}
+        self.zones: dict[str, str] = {}
         self.calls: list[tuple[str, str]] = []
         self.refuse: Callable[[LaunchRequest], PlanariaError | None] = lambda request: None
 
@@ -51,7 +53,12 @@ class MemoryFleet:
         self.add(
             node_id,
             instance_type=request.instance_type,
-            lifecycle=request.capacity,
+            # EC2 has a word for an instance in a Capacity Block, and none for one in a reservation.
+            lifecycle=str(
+                Capacity.ON_DEMAND if request.capacity == Capacity.RESERVATION else request.capacity
+            ),
+            reservation=request.reservation,
+            zone=self.zones.get(request.subnet, ""),
             launched_at=self._now(),
             address=f"10.0.0.{len(self.instances) + 1}",
             tags={**request.tags, tags.CLUSTER: self._cluster, tags.LAUNCH: request.token},

@@ -30,6 +30,7 @@ class MemoryTable:
         removes: Sequence[Path] = (),
         adds: Mapping[Path, int] | None = None,
         when: Condition | None = None,
+        quiet: bool = False,
     ) -> Row:
         with self._lock:
             old = self._rows.get((pk, sk))
@@ -44,7 +45,7 @@ class MemoryTable:
             for path in removes:
                 _parent(row, path).pop(names(path)[-1], None)
             self._rows[(pk, sk)] = row
-            return _copy(row)
+            return {} if quiet else _copy(row)
 
     def query(self, pk: str) -> list[Row]:
         with self._lock:

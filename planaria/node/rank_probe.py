@@ -115,7 +115,10 @@ class RankProbe:
                 continue
             self._say(attempt, f"rank-{rank}")
             reason = str(ended.get("reason", "")) or _last_words(attempt.folder / f"rank-{rank}.log", code)
-            details.append(_detail(attempt, rank, event="exit", exit_code=code, reason=reason))
+            told = {"exit_code": code, "reason": reason}
+            if isinstance(ended.get("at"), int | float):
+                told["ended_at"] = float(ended["at"])
+            details.append(_detail(attempt, rank, event="exit", **told))
         if now - changed_at > SETTLE_SECONDS:
             attempt.changed_at = changed_at
         return details

@@ -13,7 +13,10 @@ from planaria.sandbox.node_process import GPUS, NodeProcess
 from planaria.sandbox.player import Player
 
 RANK_DIES_SECONDS = 0.2
-XID_79 = "NVRM: Xid (PCI:0000:b3:00.0): 79, pid=12345, GPU has fallen off the bus."
+_XID = "NVRM: Xid (PCI:0000:b3:00.0): "
+XID_79 = f"{_XID}79, pid=12345, GPU has fallen off the bus."
+XID_48 = f"{_XID}48, pid=12345, An uncorrectable double bit error (DBE) has been detected on GPU."
+XID_119 = f"{_XID}119, pid=12345, Timeout after 6s of waiting for RPC response from GPU3 GSP!"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,9 @@ class Case:
 
     @property
     def called(self) -> str:
-        return f"{self.node.name} ({self.node.instance_id})"
+        with self.bench.lock:
+            name = self.bench.state.name_of(self.node.instance_id) or self.node.name or "a spare"
+        return f"{name} ({self.node.instance_id})"
 
 
 def inject(bench: Bench, wish: Mapping[str, Any]) -> str:
@@ -54,17 +59,26 @@ def inject(bench: Bench, wish: Mapping[str, Any]) -> str:
 def xid79(case: Case) -> str:
     """The driver loses a GPU: the kernel says so, and what ran on it dies a moment later."""
     case.node.place.set_gpus(GPUS - 1)
-    case.node.say(XID_79)
-    timer = threading.Timer(RANK_DIES_SECONDS, case.bench.jobs.kill_ranks_on, [case.node.instance_id])
-    timer.daemon = True
-    timer.start()
-    return f"{case.called}: the kernel says Xid 79, its ranks die {RANK_DIES_SECONDS} s later."
+    return _say_and_die(case, 79, XID_79)
 
 
 def broken_gpu(case: Case) -> str:
     """As xid79, and no reboot brings the GPU back."""
     case.node.place.set_gpus(GPUS - 1, broken=True)
     return xid79(case)
+
+
+def bad_gpu(case: Case) -> str:
+    """Xid 48, and memory that fails under load alone: neither a reset nor a reboot cures it, the light check
+    passes, the deep one does not."""
+    case.node.place.set_gpus(GPUS, bad=True)
+    return _say_and_die(case, 48, XID_48)
+
+
+def stuck_gpu(case: Case) -> str:
+    """Xid 119, and a driver that answers no reset; a reboot cures it."""
+    case.node.place.set_gpus(GPUS, stuck=True)
+    return _say_and_die(case, 119, XID_119)
 
 
 def kernel_line(case: Case) -> str:
@@ -130,9 +144,20 @@ def foreign_drain(case: Case) -> str:
     return f"{case.called}: isolated by an operator ({reason})."
 
 
+def _say_and_die(case: Case, xid: int, line: str) -> str:
+    """The kernel's line, and the ranks on the node a moment later."""
+    case.node.say(line)
+    timer = threading.Timer(RANK_DIES_SECONDS, case.bench.jobs.kill_ranks_on, [case.node.instance_id])
+    timer.daemon = True
+    timer.start()
+    return f"{case.called}: the kernel says Xid {xid}, its ranks die {RANK_DIES_SECONDS} s later."
+
+
 FAULTS: dict[str, Callable[[Case], str]] = {
     "xid79": xid79,
     "broken-gpu": broken_gpu,
+    "bad-gpu": bad_gpu,
+    "stuck-gpu": stuck_gpu,
     "kernel-line": kernel_line,
     "spot": spot,
     "terminate": terminate,
@@ -150,7 +175,7 @@ def _node(bench: Bench, target: str) -> NodeProcess:
         known = bench.state.nodes.get(target)
     node = nodes.get(known.node_id if known else target)
     if node is None:
-        names = ", ".join(sorted(n.name for n in nodes.values())) or "none"
+        names = ", ".join(sorted(n.name or n.instance_id for n in nodes.values())) or "none"
         raise InvalidInput(f"no node {target!r} runs; running are {names}")
     return node
 

@@ -226,10 +226,10 @@ class Head:
 
     # --- what the player says (planaria.sandbox.player.World) ------------------------------------
 
-    def node_up(self, node: NodeProcess, replaces: bool) -> None:
-        """A replacement enters the scheduler by Join alone; a first node of its name does so by booting."""
+    def node_up(self, node: NodeProcess, waits: bool) -> None:
+        """A replacement or spare enters the scheduler by Join alone; a first node of its name by booting."""
         with self.lock:
-            if not replaces:
+            if not waits:
                 self.state.register(node.name, node.instance_id, node.address)
             self.state.node_up(node.instance_id)
         self.jobs.work()

@@ -96,6 +96,17 @@ class Jobs:
                 killed.append(f"{job_id} rank {rank}")
         return killed
 
+    def ranks_on(self, node_id: str) -> list[str]:
+        """What runs on this node, as "job rank"."""
+        with self._lock:
+            jobs = list(self._state.jobs.values())
+            return [
+                f"{job.job_id} rank {rank}"
+                for job in jobs
+                for rank in job.live_ranks
+                if job.placement[rank] == node_id
+            ]
+
     def kill_rank(self, job_id: str, rank: int) -> bool:
         """SIGKILL to one rank; False when it does not run."""
         for live_job, attempt, live_rank in self._live():

@@ -15,10 +15,12 @@ from pathlib import Path
 
 import planaria
 from planaria.node.agent import AgentConfig
+from planaria.sandbox.gpu_tools import write_tools
 from planaria.sandbox.job_folder import read_json, write_json
 
 GPUS = 8
 HEARTBEAT_AGE_SECONDS = 5.0
+_MARKS = ("broken", "bad", "stuck")
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ")
 
 
@@ -47,8 +49,14 @@ class NodePlace:
 
     @property
     def hardware(self) -> Path:
-        """{"gpus": {"expected", "seen"}, "broken": bool}: broken hardware stays so over reboots."""
+        """{"gpus": {"expected", "seen"}, "broken", "bad", "stuck": bool}. broken: a lost GPU stays so over
+        reboots. bad: all GPUs are there, and one fails under load. stuck: no reset helps, a reboot does."""
         return self.folder / "hardware.json"
+
+    @property
+    def tools(self) -> Path:
+        """The programs that this node alone has."""
+        return self.folder / "bin"
 
     @property
     def heartbeat(self) -> Path:
@@ -58,16 +66,18 @@ class NodePlace:
     def log(self) -> Path:
         return self.folder / "agent.log"
 
-    def set_gpus(self, seen: int, broken: bool | None = None) -> None:
-        """broken: None leaves that as it was."""
-        if broken is None:
-            broken = bool((read_json(self.hardware) or {}).get("broken", False))
-        write_json(self.hardware, {"gpus": {"expected": GPUS, "seen": seen}, "broken": broken})
+    def set_gpus(self, seen: int, **marks: bool) -> None:
+        """marks: broken, bad and stuck; what is not given stays as it was."""
+        kept = {name: bool((read_json(self.hardware) or {}).get(name, False)) for name in _MARKS}
+        write_json(self.hardware, {"gpus": {"expected": GPUS, "seen": seen}, **kept, **marks})
+
+    def marked(self, name: str) -> bool:
+        return bool((read_json(self.hardware) or {}).get(name, False))
 
     def boot_hardware(self) -> None:
         """A reboot brings a lost GPU back, unless it is broken."""
-        broken = bool((read_json(self.hardware) or {}).get("broken", False))
-        self.set_gpus(GPUS - 1 if broken else GPUS, broken)
+        self.set_gpus(GPUS - 1 if self.marked("broken") else GPUS, stuck=False)
+        write_tools(self.tools, self.hardware)
 
 
 class NodeProcess:

@@ -52,7 +52,7 @@ class PlayerConfig:
 class World(Protocol):
     """What the player tells the scheduler; the head implements it."""
 
-    def node_up(self, node: NodeProcess, replaces: bool) -> None: ...
+    def node_up(self, node: NodeProcess, waits: bool) -> None: ...
     def node_down(self, node: NodeProcess) -> None: ...
 
 
@@ -110,7 +110,9 @@ class Player:
                 if after is before:
                     continue
                 if after is NodeStage.UP:
-                    self._world.node_up(node, tags.REPLACES in self._tags[node_id])
+                    # Only a first node of its name comes in by booting; a spare has no name yet.
+                    waits = tags.REPLACES in self._tags[node_id] or tags.NAME not in self._tags[node_id]
+                    self._world.node_up(node, waits)
                 else:
                     logger.warning("node %s (%s) died", node.name, node_id)
                     self._world.node_down(node)
@@ -265,7 +267,7 @@ class Player:
 
     def _launch(self, node_id: str, instance: Mapping[str, Any]) -> None:
         self._tags[node_id] = {tag["Key"]: tag["Value"] for tag in instance.get("Tags", [])}
-        name = self._tags[node_id].get(tags.NAME, node_id)
+        name = self._tags[node_id].get(tags.NAME, "")
         folder = self._config.folder / "nodes" / node_id
         jobs = self._config.folder / "jobs"
         node = NodeProcess(folder, jobs, node_id, name, instance.get("PrivateIpAddress", ""))

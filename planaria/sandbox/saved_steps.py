@@ -17,7 +17,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -41,15 +41,18 @@ class SavedState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SavedStep:
-    """One step on disk. reason: empty when complete, else one sentence."""
+    """One step on disk. reason: empty when complete, else one sentence. at: when it was committed (epoch
+    seconds), which tells one copy of a step from another; None unless complete."""
 
     step: int
     state: SavedState
     reason: str = ""
+    at: float | None = field(default=None, compare=False)
 
     def document(self) -> dict[str, Any]:
         """As the document planaria-list-checkpoints returns it."""
-        return {"step": self.step, "state": self.state.value, "reason": self.reason}
+        told: dict[str, Any] = {"step": self.step, "state": self.state.value, "reason": self.reason}
+        return told if self.at is None else {**told, "at": self.at}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,15 @@ def check_directory(path: Path, step: int, job_id: str) -> SavedStep | None:
         state, reason = SavedState.CORRUPT, "files vanished while they were read"
     except OSError as error:
         state, reason = SavedState.CORRUPT, f"cannot be read: {error.strerror}"
-    return SavedStep(step, state, reason)
+    return SavedStep(step, state, reason, _committed_at(path) if state is SavedState.COMPLETE else None)
+
+
+def _committed_at(path: Path) -> float | None:
+    try:
+        at = json.loads((path / MARKER).read_bytes()).get("at")
+    except (OSError, ValueError):
+        return None
+    return float(at) if isinstance(at, int | float) else None
 
 
 def _judge(path: Path, step: int, job_id: str) -> tuple[SavedState, str]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from planaria.core import tags
+from planaria.core.cluster import Capacity
 from planaria.core.errors import InvalidInput
 from planaria.core.ports import LaunchRequest
 from planaria.recipes import ClusterFile
@@ -44,7 +45,8 @@ def default_folder(cluster: str) -> Path:
 class WorldConfig:
     """time_scale: sandbox seconds per second of a wait or a time-out. boot_seconds: how long an instance
     boots, not scaled. auth: the emulator enforces IAM. direct: create the stacks through CloudFormation
-    from an in-process synth instead of the CDK CLI (tests). outlive: keep running when this process ends."""
+    from an in-process synth instead of the CDK CLI (tests). outlive: keep running when this process ends.
+    rank_command, poll_seconds: as in HeadConfig."""
 
     folder: Path
     cluster_file: Path = DEMO_CLUSTER
@@ -54,6 +56,8 @@ class WorldConfig:
     auth: bool = False
     direct: bool = False
     outlive: bool = False
+    rank_command: tuple[str, ...] = ()
+    poll_seconds: float = 0.1
 
 
 class World:
@@ -137,6 +141,8 @@ class World:
             node_role=f"arn:aws:iam::{emulator.ACCOUNT}:role/planaria-{name}-{NODE_ROLE}",
             boot_seconds=self.config.boot_seconds,
             time_scale=self.config.time_scale,
+            rank_command=self.config.rank_command,
+            poll_seconds=self.config.poll_seconds,
         )
         path = self.folder / "head.config.json"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -172,10 +178,14 @@ class World:
         if self.config.direct:
             out = self.folder / "emulator" / "cdk.out"
             assembly = deploy.synthesize(out, context, progress=self.progress)
+            self.synthesized(assembly)
             outputs = deploy.deploy_direct(self.emulator, assembly, progress=self.progress)
         else:
             outputs = deploy.deploy(self.emulator, context, progress=self.progress)
         self.outputs = {key: value for stack in outputs.values() for key, value in stack.items()}
+
+    def synthesized(self, assembly: Path) -> None:
+        """With `direct`: the cloud assembly before it is deployed, for a test that changes it."""
 
     def _launch_nodes(self) -> None:
         """The user's own part on AWS: the nodes of each group, from its launch template."""
@@ -183,7 +193,7 @@ class World:
         gateways = self.gateways()
         number = 0
         for group in gateways.cluster.node_groups.values():
-            offering = group.offerings[0]
+            offering = next(o for o in group.offerings if o.capacity is not Capacity.SPARE)
             for _ in range(group.size):
                 number += 1
                 name = f"{self.file.name}-{number}"
@@ -198,12 +208,16 @@ class World:
                 )
                 gateways.fleet.launch(request)
         self._wait_for_nodes(number)
+        for group in gateways.cluster.node_groups.values():
+            for spare in range(1, group.spares + 1):
+                wish = {"node_group": group.name, "reason": "the pool's first spares"}
+                gateways.workflows.start("refill_spares", f"first-{group.name}-{spare}", wish)
 
     def _wait_for_nodes(self, number: int) -> None:
         deadline = time.monotonic() + READY_SECONDS
         gateways = self.gateways()
         while time.monotonic() < deadline:
-            ready = [row for row in gateways.ledger.nodes() if "ready_at" in row]
+            ready = [r for r in gateways.ledger.nodes() if "ready_at" in r and "spare" not in r]
             self.progress(f"nodes ready: {len(ready)} of {number}")
             if len(ready) >= number:
                 return
@@ -260,7 +274,7 @@ def sandbox_gateways(
 
     name = file.name
     arn = f"arn:aws:states:{emulator.REGION}:{emulator.ACCOUNT}:stateMachine:planaria-{name}-"
-    machines = ("heal_node", "resume_job", "isolate_node", "launch_replacement")
+    machines = ("heal_node", "resume_job", "isolate_node", "launch_replacement", "refill_spares")
     environment = {
         "PLANARIA_CLUSTER": name,
         "PLANARIA_TABLE": f"planaria-{name}",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lambdas import begin_incident
+from lambdas import begin_incident, begin_resume
 from planaria import wiring
 from planaria.cli import main, target
 from planaria.core.claim import Claim
@@ -40,7 +40,7 @@ class Answer:
 
 
 class HealNode(MemoryWorkflows):
-    """Runs the first state of heal_node at once, and `afterwards` when it began."""
+    """Runs the first state of heal_node or resume_job at once, and `afterwards` when it began."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,14 +48,15 @@ class HealNode(MemoryWorkflows):
         self.afterwards: Callable[[Mapping[str, Any]], None] = lambda incident: None
 
     def start(self, machine: str, name: str, document: Mapping[str, Any]) -> tuple[str, Execution]:
-        assert machine == "heal_node"
+        assert machine in ("heal_node", "resume_job")
         assert len(name) <= 80
         arn, state = super().start(machine, name, document)
-        answer = begin_incident.handler(
-            {"document": dict(document), "execution": arn, "machine": machine}, None
-        )
+        begin = begin_incident if machine == "heal_node" else begin_resume
+        answer = begin.handler({"document": dict(document), "execution": arn, "machine": machine}, None)
         if answer["result"] == "DONE":
-            self.afterwards(answer["incident"])
+            self.afterwards(answer.get("incident", answer.get("resume", {})))
+        elif answer["result"] == "FENCED":
+            self.executions[arn] = Execution.SUCCEEDED
         else:
             self.executions[arn], self.causes[arn] = Execution.FAILED, answer["reason"]
         return arn, state

@@ -138,6 +138,34 @@ def test_held_nodes_have_a_column_of_their_own(bench: Bench) -> None:
     assert bench.run("nodes", "--json").json[0]["held"] == "maintenance until noon"
 
 
+def test_planned_ends_have_a_column_of_their_own(bench: Bench) -> None:
+    bench.add_nodes()
+    assert "PLANNED" not in bench.run("nodes").out and bench.run("nodes", "--json").json[0]["planned"] == []
+    day = 86_400.0
+    plan = {"kind": "scheduled_event", "code": "instance-retirement", "deadline": NOW + 9 * day,
+            "latest": NOW + 8 * day, "said_at": NOW, "at": NOW, "event": "{}"}  # fmt: skip
+    seen = {"kind": "scheduled_event", "code": "instance-retirement", "detector": "health", "last": NOW,
+            "minutes": [int(NOW // 60)]}  # fmt: skip
+    facts = {
+        "planned": {"scheduled_event|x": plan},
+        "recent": {"scheduled_event|instance-retirement||": seen},
+    }
+    bench.gateways.ledger.note_node(NODES[0], dict(facts))
+    shown = " ".join(bench.run("nodes").out.split())
+    assert "PLANNED" in shown and "SUSPECT" not in shown
+    document = bench.run("nodes", "--json").json[0]
+    [said] = document["planned"]
+    assert document["suspect"] == [] and said.pop("says").startswith("ends 2026-11-11 ")
+    assert said == {
+        "kind": "scheduled_event", "code": "instance-retirement", "ends_at": "2026-11-11T09:14:05.000Z",
+        "drained_by": "2026-11-10T09:14:05.000Z", "when_idle": True, "held_by": None,
+    }  # fmt: skip
+    held = {"planned": {"scheduled_event|x": {**plan, "why": "maintenance until noon", "latest": 1e15}}}
+    bench.gateways.ledger.note_node(NODES[0], dict(held))
+    [said] = bench.run("nodes", "--json").json[0]["planned"]
+    assert said["drained_by"] is None and said["says"].endswith("; held: maintenance until noon")
+
+
 def test_the_listing_says_which_incident_waits_for_a_person(bench: Bench, name: str) -> None:
     other = bench.add_incident(NODES[0], closed=False)
     found = {each["incident_id"]: each["approval"] for each in bench.run("incidents", "--json").json}

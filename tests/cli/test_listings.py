@@ -35,8 +35,10 @@ def test_nodes(bench: Bench) -> None:
         "incident_id": None,
         "replaces": None,
         "launched_at": "2026-11-02T09:14:05.000Z",
+        "spare": None,
         "held": None,
         "approval": None,
+        "planned": [],
         "suspect": [],
     }
     assert documents[2]["incident_id"] == name
@@ -113,6 +115,7 @@ def test_an_incident_has_exactly_the_keys_that_scripts_rely_on(bench: Bench) -> 
         "replacement_id",
         "job_id",
         "resume_step",
+        "climbed",
         "timeline",
     ]
     assert document["incident_id"] == name == f"{document['node_id']}-{document['session']}"

@@ -15,7 +15,8 @@ def _document(bench: Bench) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("verb", "action"), [("replace", "REPLACE"), ("reboot", "REBOOT"), ("remove", "DRAIN")]
+    ("verb", "action"),
+    [("replace", "REPLACE"), ("reboot", "REBOOT"), ("reset", "RESET"), ("remove", "DRAIN")],
 )
 def test_an_order_starts_heal_node_and_says_which_incident(bench: Bench, verb: str, action: str) -> None:
     bench.add_nodes()

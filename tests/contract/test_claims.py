@@ -76,9 +76,10 @@ class Turns:
         removes: Sequence[Path] = (),
         adds: Mapping[Path, int] | None = None,
         when: Condition | None = None,
+        quiet: bool = False,
     ) -> Row:
         with self._turn():
-            return self._table.write(pk, sk, sets, removes, adds, when)
+            return self._table.write(pk, sk, sets, removes, adds, when, quiet)
 
     def query(self, pk: str) -> list[Row]:
         with self._turn():

@@ -15,6 +15,7 @@ from moto import mock_aws
 from planaria.aws.ec2 import Ec2Fleet
 from planaria.core import tags
 from planaria.core.errors import CapacityError, PermanentError, PlanariaError, TransientError
+from planaria.core.offerings import SpentToken, Unusable
 from planaria.core.ports import Fleet, InstanceStatus, LaunchRequest, StatusEvent
 from planaria.memory.fleet import MemoryFleet
 
@@ -315,13 +316,14 @@ def test_without_a_subnet_the_template_decides(stubbed: Any) -> None:
         (["InsufficientFreeAddressesInSubnet"], CapacityError),
         (["ReservationCapacityExceeded"], CapacityError),
         ([], CapacityError),
-        (["VcpuLimitExceeded"], PermanentError),
-        (["UnauthorizedOperation"], PermanentError),
-        (["InvalidAMIID.NotFound"], PermanentError),
-        (["InsufficientInstanceCapacity", "UnauthorizedOperation"], PermanentError),
-        (["RequestLimitExceeded"], TransientError),
-        (["InternalError"], TransientError),
-        (["SomethingNew"], TransientError),
+        (["VcpuLimitExceeded"], Unusable),
+        (["UnauthorizedOperation"], Unusable),
+        (["InvalidAMIID.NotFound"], Unusable),
+        (["InsufficientInstanceCapacity", "UnauthorizedOperation"], Unusable),
+        (["RequestLimitExceeded"], SpentToken),
+        (["RequestLimitExceeded", "InsufficientInstanceCapacity", "VcpuLimitExceeded"], SpentToken),
+        (["InternalError"], SpentToken),
+        (["SomethingNew"], SpentToken),
         (["InternalError", "InsufficientInstanceCapacity"], CapacityError),
     ],
 )
@@ -339,9 +341,10 @@ def test_the_errors_of_a_fleet_that_launched_nothing(
     ("code", "error"),
     [
         ("InsufficientInstanceCapacity", CapacityError),
-        ("InvalidLaunchTemplateName.NotFoundException", PermanentError),
-        ("IdempotentParameterMismatch", PermanentError),
-        ("UnauthorizedOperation", PermanentError),
+        ("InvalidLaunchTemplateName.NotFoundException", Unusable),
+        ("IdempotentParameterMismatch", SpentToken),
+        ("IdempotentInstanceTerminated", SpentToken),
+        ("UnauthorizedOperation", Unusable),
         ("RequestLimitExceeded", TransientError),
         ("ServiceUnavailable", TransientError),
     ],
@@ -352,6 +355,105 @@ def test_the_error_of_the_call_itself(stubbed: Any, code: str, error: type[Plana
     with pytest.raises(PlanariaError, match=f"{code}: why") as caught:
         fleet.launch(REQUEST)
     assert type(caught.value) is error
+
+
+def test_an_entry_that_only_points_at_the_others_is_no_reason(stubbed: Any) -> None:
+    """EC2 says of what it did not try after the first refusal: "review errors in the response"."""
+    fleet, stub = stubbed
+    points = {
+        "ErrorCode": "UnfulfillableCapacity",
+        "ErrorMessage": "Failed to fulfill capacity. Please review errors in the response.",
+    }
+    for others, error in ((["InternalError"], SpentToken), ([], CapacityError)):
+        errors = [points, *refused(*others)["Errors"]]
+        stub.add_response("create_fleet", {"Instances": [], "Errors": errors}, WIRE)
+        with pytest.raises(error):
+            fleet.launch(REQUEST)
+
+
+def test_a_token_of_a_call_with_other_parameters_may_yet_have_an_instance(stubbed: Any) -> None:
+    fleet, stub = stubbed
+    for code, certain in (("IdempotentParameterMismatch", False), ("IdempotentInstanceTerminated", True)):
+        stub.add_client_error("create_fleet", code, "why")
+        with pytest.raises(SpentToken) as caught:
+            fleet.launch(REQUEST)
+        assert (caught.value.certain, caught.value.throttled) == (certain, False)
+    stub.add_response("create_fleet", refused("RequestLimitExceeded"), WIRE)
+    with pytest.raises(SpentToken) as caught:
+        fleet.launch(REQUEST)
+    assert (caught.value.certain, caught.value.throttled) == (True, True)
+
+
+KINDS = {
+    "on-demand": ("", "planaria-demo-workers", "on-demand"),
+    "spot": ("", "planaria-demo-workers", "spot"),
+    # EC2 Fleet has no word for a reservation: the launch template names it, and it is On-Demand.
+    "reservation": ("cr-00000000000000001", "planaria-demo-workers-cr-00000000000000001", "on-demand"),
+    "capacity-block": (
+        "cr-00000000000000002",
+        "planaria-demo-workers-cr-00000000000000002",
+        "capacity-block",
+    ),
+}
+
+
+@pytest.mark.parametrize("capacity", KINDS)
+def test_what_is_sent_for_each_kind_of_capacity(stubbed: Any, capacity: str) -> None:
+    """No options beside it: EC2 refuses OnDemandOptions for a Capacity Block."""
+    fleet, stub = stubbed
+    reservation, template, target = KINDS[capacity]
+    spec = {"LaunchTemplateName": template, "Version": "$Default"}
+    config = {**WIRE["LaunchTemplateConfigs"][0], "LaunchTemplateSpecification": spec}  # type: ignore[index]
+    wire = {
+        **WIRE,
+        "LaunchTemplateConfigs": [config],
+        "TargetCapacitySpecification": {"TotalTargetCapacity": 1, "DefaultTargetCapacityType": target},
+    }
+    stub.add_client_error("create_fleet", "InternalError", expected_params=wire)
+    stub.add_response("create_fleet", instances(UNKNOWN), wire)
+    request = dataclasses.replace(
+        REQUEST, capacity=capacity, reservation=reservation, launch_template=template, replaces=UNKNOWN
+    )
+    with pytest.raises(TransientError):
+        fleet.launch(request)
+    assert fleet.launch(request) == UNKNOWN
+    stub.assert_no_pending_responses()
+
+
+def test_the_host_below_an_instance_is_told_where_ec2_shows_it(stubbed: Any) -> None:
+    fleet, stub = stubbed
+    place = {"AvailabilityZone": "us-east-1a", "HostId": "h-0123456789abcdef0"}
+    found = {
+        "InstanceId": UNKNOWN, "State": {"Name": "running"}, "Placement": place,
+        "CapacityReservationId": "cr-00000000000000001", "InstanceLifecycle": "capacity-block",
+        "Tags": [{"Key": tags.CLUSTER, "Value": "demo"}],
+    }  # fmt: skip
+    for entry in (found, {**found, "Placement": {}}):
+        stub.add_response("describe_instances", {"Reservations": [{"Instances": [entry]}]})
+    first, second = fleet.describe([UNKNOWN])[0], fleet.describe([UNKNOWN])[0]
+    assert (first.host, first.zone, second.host) == ("h-0123456789abcdef0", "us-east-1a", "")
+    assert (first.reservation, first.lifecycle) == ("cr-00000000000000001", "capacity-block")
+
+
+def test_describe_asks_by_id_and_leaves_out_what_ec2_does_not_know(stubbed: Any) -> None:
+    fleet, stub = stubbed
+    known, other = "i-0aaaaaaaaaaaaaaa1", "i-0bbbbbbbbbbbbbbb1"
+    own = [{"Name": f"tag:{tags.CLUSTER}", "Values": ["demo"]}]
+    stub.add_client_error(
+        "describe_instances",
+        "InvalidInstanceID.NotFound",
+        f"The instance ID '{UNKNOWN}' does not exist",
+        expected_params={"Filters": own, "InstanceIds": [UNKNOWN, known, other]},
+    )
+    mine = {
+        "InstanceId": known,
+        "State": {"Name": "running"},
+        "Tags": [{"Key": tags.CLUSTER, "Value": "demo"}],
+    }
+    answer = {"Reservations": [{"Instances": [mine]}]}
+    asked = {"Filters": own, "InstanceIds": [known, other]}
+    stub.add_response("describe_instances", answer, asked)
+    assert [found.node_id for found in fleet.describe([UNKNOWN, known, other])] == [known]
 
 
 def test_an_instance_beside_an_error_is_an_instance(stubbed: Any) -> None:

@@ -335,6 +335,32 @@ def test_held_nodes_are_placed_for_their_job_alone_until_the_time(world: World, 
     assert ask(world, scheduling.Place("later", 2)) == {"later": [A, B]}
 
 
+def test_a_hold_ends_when_its_job_is_requeued_or_holds_nothing_more(world: World, job: str) -> None:
+    world.add_job(job, 2)
+    until(world, scheduling.Stop((job,), "TERM", 1.0), {job: "STOPPED"})
+    ask(world, scheduling.Hold(job, (A, B), 600.0))
+    assert ask(world, scheduling.Hold(job, (A, B, C), 600.0)) == {job: "HELD"}, "the newer hold counts"
+    assert ask(world, scheduling.Place("later", 3)) == {"later": []}
+    assert ask(world, scheduling.Hold(job, (), 0.0)) == {job: "HELD"}
+    assert ask(world, scheduling.Place("later", 3)) == {"later": [A, B, C]}
+    ask(world, scheduling.Hold(job, (A, B, C), 600.0))
+    assert ask(world, scheduling.Requeue(job, (A, B), 2, -1)) == {job: "RUNNING"}
+    assert ask(world, scheduling.Place("later", 3)) == {"later": [C]}
+
+
+def test_a_held_name_is_held_for_the_instance_that_takes_it(world: World, job: str) -> None:
+    """The replacement of a failed node joins while the survivors of its job are held."""
+    world.add_job(job, 2)
+    until(world, scheduling.Stop((job,), "TERM", 1.0), {job: "STOPPED"})
+    ask(world, scheduling.Isolate((B,), MARK))
+    ask(world, scheduling.Hold(job, (A, B), 600.0))
+    world.bring_up("i-new")
+    assert ask(world, scheduling.Join(B, "i-new", "", MARK)) == {B: "JOINED"}
+    assert ask(world, scheduling.Readmit((B,), MARK)) == {B: "READMITTED"}
+    assert ask(world, scheduling.Place("later", 3)) == {"later": [C]}
+    assert ask(world, scheduling.Place(job, 2)) == {job: [A, B]}
+
+
 def test_only_free_nodes_are_placed_and_old_ones_in_rank_order(world: World, job: str) -> None:
     world.add_job(job, 2)
     assert ask(world, scheduling.Place("later", 3)) == {"later": [C]}

@@ -71,6 +71,13 @@ def test_a_conflict_on_no_row_shows_none(table: Table) -> None:
     assert table.get("p", "s") is None
 
 
+def test_a_quiet_write_is_done_and_a_quiet_conflict_still_shows_the_row(table: Table) -> None:
+    assert table.write("p", "s", sets={"n": 1}, quiet=True) == {}
+    with pytest.raises(Conflict) as conflict:
+        table.write("p", "s", sets={"n": 2}, when=equals("n", 9), quiet=True)
+    assert conflict.value.row == {"pk": "p", "sk": "s", "n": 1} == table.get("p", "s")
+
+
 def test_nested_writes_removes_and_counters(table: Table) -> None:
     table.write("p", "s", sets={"m": {}, "gone": 1})
     row = table.write("p", "s", sets={("m", "i-1"): 5}, removes=("gone",), adds={"count": 2})

@@ -131,6 +131,40 @@ def test_the_next_step_when_the_last_one_did_not_help(
     assert (end.action, end.rule) == (action, rule)
 
 
+@pytest.mark.parametrize(
+    ("tried", "action"),
+    [
+        ({"reset": (T - 3600, "passed")}, Action.REBOOT),  # it cured nothing for long
+        ({"reset": (T - 172_800, "passed")}, Action.RESET),  # two days of peace: it may help again
+        ({"reset": (T - 172_800, "")}, Action.RESET),
+        ({"reset": (T - 172_800, "unknown: not verified")}, Action.RESET),
+        ({"reset": (T - 172_800, "failed: it is in use")}, Action.REBOOT),  # it would fail again
+        ({"reset": (T - 172_800, "failed: it is in use"), "reboot": (T - 172_700, "passed")}, Action.REBOOT),
+        ({"reset": (T - 700_000, "failed: it is in use")}, Action.RESET),
+        ({"reset": (T - 3600, "refused: the node is gone")}, Action.RESET),  # it never was
+        ({"reset": (T - 10, "failed: it is in use")}, Action.RESET),  # an echo
+        ({"reboot": (T - 172_800, "failed: it did not come up")}, Action.REPLACE),
+        ({"reboot": (T - 3600, "refused: EC2 said no")}, Action.RESET),
+    ],
+)
+def test_what_became_of_it_counts(tried: dict[str, tuple[float, str]], action: Action) -> None:
+    memory = {act: {"at": at, "kind": "xid", "code": "48", "result": how} for act, (at, how) in tried.items()}
+    assert decided(XID, node((XID, T), tried=memory), Policy(gpu_reset=True)).action is action
+
+
+def test_a_failure_of_days_ago_is_told_with_its_reason() -> None:
+    memory = {"reset": {"at": T - 172_800, "kind": "xid", "result": "failed: it is in use"}}
+    end = decided(XID, node((XID, T), tried=memory), Policy(gpu_reset=True))
+    assert end.rule == "tried-before" and "a reset 48 h before failed: it is in use" in end.reason
+
+
+def test_the_policy_bounds_what_follows_an_act_that_did_not_help() -> None:
+    memory = {"reboot": {"at": T - 3600, "kind": "xid", "code": "48", "result": "passed"}}
+    bounded = Policy(escalate_to=Action.REBOOT)
+    end = decided(XID, node((XID, T), tried=memory), bounded)
+    assert end.action is Action.REBOOT and "escalate_to REBOOT allows no more" in end.reason
+
+
 def test_what_was_tried_for_another_kind_of_fault_says_nothing() -> None:
     assert decided(XID, node(tried={"reboot": {"at": T - 3600, "kind": "status_check"}})).rule == "xid-48"
     other_gpu = {"reboot": {"at": T - 3600, "kind": "xid", "code": "48", "pci": "0000:b4:00"}}

@@ -55,6 +55,58 @@ def test_its_facts_are_noted_all_the_same_and_its_jobs_resumed() -> None:
     assert held(exited, Action.REPLACE, OPTED, WORK) == ""
 
 
+# --- a node that was left to a person -------------------------------------------------------------
+
+
+LEFT = replace(
+    NODE,
+    phase="ESCALATED",
+    isolated=True,
+    action="REBOOT",
+    fault_kind="xid",
+    fault_code="48",
+    ended_at=NOW - HOUR,
+)
+
+
+def test_a_fault_that_was_known_when_a_person_was_told_is_no_news() -> None:
+    said = (
+        "demo-3 is isolated, and its last incident ended ESCALATED: a person was told; "
+        "planaria replace i-0aaaaaaaaaaaaaaa1"
+    )
+    for action in (Action.RESET, Action.REBOOT):
+        assert held(action=action, node=LEFT) == said
+        assert held(action=action, node=replace(LEFT, opted_out=True), policy=WORK) == said
+
+
+def test_a_stronger_action_is_and_so_is_a_node_that_is_ours_no_longer() -> None:
+    assert held(action=Action.REPLACE, node=LEFT) == ""
+    for other in ({"isolated": False}, {"phase": "HEALED"}, {"phase": "CANCELLED"}, {"action": None}):
+        assert held(action=Action.REBOOT, node=replace(LEFT, **other)) == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [("spot_interruption", "terminate"), ("state_change", "terminated"), ("lifecycle", "x")]
+)
+def test_what_aws_ends_is_news(kind: str, code: str) -> None:
+    node = replace(LEFT, fault_kind=kind, action="REPLACE")
+    assert held(Fault(kind, code, Severity.FATAL, "ec2"), Action.REPLACE, node) == ""
+    stopped = Fault("state_change", "stopped", Severity.FATAL, "ec2")
+    assert (held(stopped, Action.REPLACE, node) == "") is (kind != "state_change")
+
+
+def test_of_two_kinds_in_turn_each_is_news_once() -> None:
+    other = Fault("gpu_missing", "1", Severity.FATAL, "nvml")
+    assert held(other, Action.REBOOT, LEFT) == ""
+    minute = int(LEFT.ended_at // 60)  # type: ignore[operator]
+    for at, known in ((minute - 1, True), (minute, False), (minute + 5, False)):
+        entry = {"kind": "gpu_missing", "code": "1", "last": NOW, "minutes": [at, minute + 30]}
+        assert bool(held(other, Action.REBOOT, replace(LEFT, recent={"k": entry}))) is known
+    for since, known in ((NOW - HOUR, True), (NOW - HOUR + 1, False), (None, False)):
+        subject = {"kind": "gpu_missing", "code": "1", "since": since, "last": NOW}
+        assert bool(held(other, Action.REBOOT, replace(LEFT, subjects={"k": subject}))) is known
+
+
 # --- maintenance ----------------------------------------------------------------------------------
 
 

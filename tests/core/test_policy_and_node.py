@@ -69,7 +69,7 @@ def test_every_key_is_read() -> None:
         ({"breaker": 3}, "policy.breaker must be an object, not 3"),
         ({"mode": "maybe"}, "policy.mode must be one of act, approve, observe, not 'maybe'"),
         ({"mode": ["act"]}, "policy.mode must be one of act, approve, observe, not ['act']"),
-        ({"rebalance": None}, "policy.rebalance must be one of checkpoint, ignore, not None"),
+        ({"rebalance": None}, "policy.rebalance must be one of checkpoint, move, ignore, not None"),
         (
             {"breaker": {"max_removals": 0}},
             "policy.breaker.max_removals must be a whole number of at least 1, not 0",

@@ -77,6 +77,29 @@ def test_an_event_that_is_not_listed_for_a_while_is_not_told_again() -> None:
     assert sweep.watched["events"] == {}
 
 
+def test_an_event_whose_date_is_moved_is_told_again() -> None:
+    sweep = Sweeps()
+    sweep(events(RETIRE))
+    later = replace(RETIRE, not_before=NOW + 20 * DAY)
+    assert sweep(events(replace(RETIRE, not_before=NOW + 9 * DAY + 30))) == []  # that is no other date
+    assert sweep(events(later)) == [("instance-retirement", False)]
+    assert [sweep(events(later)) for _ in range(3)] == [[]] * 3
+    assert sweep(events(replace(later, not_before=None))) == []
+    assert sweep(events(replace(later, description="[Canceled] x", not_before=NOW))) == [
+        ("instance-retirement", True)
+    ]
+    assert sweep(WELL) == []
+    assert sweep(events(replace(later, not_before=NOW + 30 * DAY))) == [("instance-retirement", False)]
+
+
+def test_a_row_of_an_older_release_learns_the_date_without_a_word() -> None:
+    known = {"events": {"instance-event-1": {"state": "open", "at": NOW}}, "checks": {}}
+    told, after = watch(events(RETIRE), known, NOW + 60)
+    assert told == [] and after["events"]["instance-event-1"]["starts_at"] == RETIRE.not_before
+    moved = replace(RETIRE, not_before=NOW + 20 * DAY)
+    assert [detail["starts_at"] for detail in watch(events(moved), after, NOW + 120)[0]] == [NOW + 20 * DAY]
+
+
 def test_an_event_without_id_is_known_by_code_and_time() -> None:
     sweep = Sweeps()
     first = StatusEvent("", "system-reboot", "reboot", NOW + DAY)

@@ -52,6 +52,14 @@ def synth(folder: Path, **changes: str) -> Variant:
     return Variant(template(state), template(control), folder)
 
 
+def annotations(folder: Path) -> list[str]:
+    """The texts of all warnings and errors that constructs have put on themselves."""
+    files = list(folder.glob("*.metadata.json"))
+    assert len(files) == 2, "one for each stack"
+    entries = [entry for file in files for found in json.loads(file.read_text()).values() for entry in found]
+    return [str(e["data"]) for e in entries if e["type"] in ("aws:cdk:warning", "aws:cdk:error")]
+
+
 @pytest.fixture(scope="session")
 def aws(tmp_path_factory: pytest.TempPathFactory) -> Variant:
     """The demo's cluster as it would stand on AWS, checked by cdk-nag."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import app as planaria_app
 from infra import patterns
 from infra.asl import MACHINES
 from infra.functions import NAMES
@@ -177,6 +178,8 @@ def test_alarms(aws: Variant) -> None:
     for alarm in alarms.values():
         assert [text(action) for action in alarm["AlarmActions"]] == [f"<{topic}>"]
         assert alarm["TreatMissingData"] == "notBreaching"
+        page = str(alarm["AlarmDescription"]).partition("Runbook: ")[2]
+        assert page and (planaria_app.ROOT / page).is_file(), alarm["AlarmDescription"]
     watched = {text(a["Dimensions"][0]["Value"]) for n, a in alarms.items() if n.endswith("-dlq")}
     dead = {
         f"<{k}.QueueName>"

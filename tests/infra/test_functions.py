@@ -10,7 +10,7 @@ import boto3
 import pytest
 
 import app
-from infra import assets, functions
+from infra import asl, assets, functions
 from planaria.recipes import ClusterFile
 from tests.infra.conftest import DEMO, Variant
 
@@ -65,13 +65,14 @@ def test_machines_are_named_by_arn(sandbox: Variant) -> None:
     machines = json.loads("".join(part if isinstance(part, str) else "0" for part in joined))
     assert machines == {
         machine: f"arn:aws:states:us-east-1:0:stateMachine:planaria-demo-{machine}"
-        for machine in ("heal_node", "resume_job", "isolate_node", "launch_replacement")
+        for machine in asl.MACHINES
     }
+    assert len(machines) == 5
 
 
 def test_every_log_group_expires(aws: Variant) -> None:
     groups = aws.properties("AWS::Logs::LogGroup", "LogGroupName")
-    assert len(groups) == len(functions.NAMES) + 4
+    assert len(groups) == len(functions.NAMES) + len(asl.MACHINES)
     assert {group["RetentionInDays"] for group in groups.values()} == {30}
 
 

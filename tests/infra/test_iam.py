@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from infra import permissions
+from infra.asl import MACHINES
 from infra.functions import NAMES
 from tests.infra.conftest import Variant, statements, text
 
@@ -33,6 +34,10 @@ WILDCARDS = {
         )
         for verb in ("Describe", "Stop")
         for machine in ("heal_node", "resume_job", "isolate_node", "launch_replacement")
+    ),
+    (
+        "states:DescribeExecution",
+        "arn:aws:states:us-east-1:<AWS::AccountId>:execution:planaria-demo-refill_spares:*",
     ),
     ("s3:PutObject", "events/*"),
     ("s3:GetObject", "events/*"),
@@ -72,13 +77,22 @@ def _with(found: list[dict[str, Any]], action: str) -> list[dict[str, Any]]:
     return [statement for statement in found if action in statement["Action"]]
 
 
+def _of_both_launchers(variant: Variant, action: str, sid: str = "") -> dict[str, Any]:
+    """The statement that launch_replacement and launch_spare have alike, and nobody else has."""
+    first, *others = [s for s in _with(_all(variant), action) if not sid or s["Sid"] == sid]
+    assert others == [first]
+    for function in ("launch_replacement", "launch_spare"):
+        assert first in _of_function(variant, function)
+    return first
+
+
 def test_every_function_and_machine_has_a_role_of_its_own(aws: Variant) -> None:
     roles = [f["Properties"]["Role"]["Fn::GetAtt"][0] for f in aws.of("AWS::Lambda::Function").values()]
     roles += [
         m["Properties"]["RoleArn"]["Fn::GetAtt"][0]
         for m in aws.of("AWS::StepFunctions::StateMachine").values()
     ]
-    assert len(roles) == len(set(roles)) == len(NAMES) + 4
+    assert len(roles) == len(set(roles)) == len(NAMES) + len(MACHINES)
     assert len(aws.of("AWS::IAM::Role")) == len(roles) + 1  # the nodes'
 
 
@@ -107,7 +121,10 @@ def test_wildcard_resources_are_all_known(aws: Variant) -> None:
 
 @pytest.mark.parametrize(
     ("functions", "action"),
-    [(["reboot_node"], "ec2:RebootInstances"), (["retire_node", "sweep"], "ec2:TerminateInstances")],
+    [
+        (["reboot_node"], "ec2:RebootInstances"),
+        (["retire_node", "sweep", "launch_replacement"], "ec2:TerminateInstances"),
+    ],
 )
 def test_destroying_needs_the_cluster_tag(aws: Variant, functions: list[str], action: str) -> None:
     found = _with(_all(aws), action)
@@ -119,21 +136,20 @@ def test_destroying_needs_the_cluster_tag(aws: Variant, functions: list[str], ac
 
 
 def test_tags_are_made_only_while_launching(aws: Variant) -> None:
-    (statement,) = _with(_all(aws), "ec2:CreateTags")
+    statement = _of_both_launchers(aws, "ec2:CreateTags")
     assert statement["Condition"] == {"StringEquals": {"ec2:CreateAction": ["CreateFleet", "RunInstances"]}}
 
 
 def test_only_the_node_role_is_passed_and_only_to_ec2(aws: Variant) -> None:
-    (statement,) = _with(_all(aws), "iam:PassRole")
+    statement = _of_both_launchers(aws, "iam:PassRole")
     assert statement["Condition"] == {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
     (resource,) = statement["Resource"]
     role = aws.control["Resources"][resource["Fn::GetAtt"][0]]
     assert role["Properties"]["RoleName"] == "planaria-demo-node"
-    assert statement in _of_function(aws, "launch_replacement")
 
 
 def test_launching_is_limited_to_the_cluster_file(aws: Variant) -> None:
-    (exact,) = (s for s in _with(_all(aws), "ec2:RunInstances") if s["Sid"] == "LaunchFrom")
+    exact = _of_both_launchers(aws, "ec2:RunInstances", "LaunchFrom")
     template = next(iter(aws.of("AWS::EC2::LaunchTemplate")))
     assert {text(resource) for resource in exact["Resource"]} == {
         "arn:aws:ec2:us-east-1::image/ami-00000000000000001",
@@ -141,7 +157,7 @@ def test_launching_is_limited_to_the_cluster_file(aws: Variant) -> None:
         f"{ACCOUNT_EC2}:security-group/sg-00000000000000001",
         f"{ACCOUNT_EC2}:launch-template/<{template}>",
     }
-    (made,) = (s for s in _with(_all(aws), "ec2:RunInstances") if s["Sid"] == "Launch")
+    made = _of_both_launchers(aws, "ec2:RunInstances", "Launch")
     assert made["Condition"] == {"StringEquals": {"aws:RequestTag/planaria:cluster": "demo"}}
 
 
@@ -174,10 +190,10 @@ def test_task_tokens_are_returned_by_those_who_hear_the_answer_to_the_machines_t
             machines = {text(resource).rpartition("planaria-demo-")[2] for resource in statement["Resource"]}
             found[name] = machines
     assert found == {
-        "triage": {"heal_node", "launch_replacement", "resume_job"},
+        "triage": {"heal_node", "launch_replacement", "resume_job", "refill_spares"},
         "sweep": {"heal_node"},
         "ask_approval": {"heal_node"},
-        "await_node": {"heal_node", "launch_replacement"},
+        "await_node": {"heal_node", "launch_replacement", "refill_spares"},
         "await_steps": {"resume_job"},
     }
 

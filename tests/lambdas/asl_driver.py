@@ -54,13 +54,36 @@ class Running:
 
 @dataclass(slots=True)
 class Record:
-    """What one execution did. states: the names of the states it entered, in order."""
+    """What one execution did. states: the names of the states it entered, in order. inputs: what each of them
+    was first entered with."""
 
     machine: str
     started_at: float
     states: list[str] = field(default_factory=list)
+    inputs: dict[str, Any] = field(default_factory=dict)
     output: Any = None
     cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A Task state is about to call its function. timeout: TimeoutSeconds of the state."""
+
+    machine: str
+    state: str
+    execution: str
+    function: str
+    payload: Mapping[str, Any]
+    timeout: float
+    callback: bool
+
+
+class TooLong(Exception):
+    """Raised by `Driver.around`: the call goes on when the state's time-out has come."""
+
+
+class Lost(Exception):
+    """Raised by `Driver.around`: the call of a callback state told nobody of its token."""
 
 
 def definition(machine: str) -> dict[str, Any]:
@@ -94,6 +117,8 @@ class Driver:
 
     invoke: (function name, payload) -> its answer; an exception is a failed invocation.
     ended: called with (arn, state) when an execution ends in any way.
+    around: stands around every call of a Task state; (call, the invocation) -> the answer.
+    generated: machines that are in no file, by name.
     """
 
     def __init__(
@@ -104,6 +129,8 @@ class Driver:
         ended: Callable[[str, Execution], None] = lambda arn, state: None,
     ) -> None:
         self.clock, self.workflows, self.invoke, self.ended = clock, workflows, invoke, ended
+        self.around: Callable[[Call, Callable[[], Any]], Any] = lambda call, go: go()
+        self.generated: dict[str, dict[str, Any]] = {}
         self.records: dict[str, Record] = {}
         self._tasks: list[Running] = []
         self._over: set[str] = set()
@@ -144,14 +171,14 @@ class Driver:
         for arn in new:
             machine = arn.split(":")[-2]
             self.records[arn] = Record(machine, self.clock.now())
-            self._tasks.append(Running(arn, self._execution(arn, definition(machine))))
+            self._tasks.append(Running(arn, self._execution(arn, self._definition(machine))))
         return bool(new)
 
     def _reap(self) -> bool:
         """Executions that were stopped from outside, and those past the machine's time-out."""
         for arn in self.running:
             if arn in self.records:
-                limit = definition(self.records[arn].machine)["TimeoutSeconds"]
+                limit = self._definition(self.records[arn].machine).get("TimeoutSeconds", math.inf)
                 if self.clock.now() >= self.records[arn].started_at + limit:
                     self.workflows.executions[arn] = Execution.TIMED_OUT
         ended = {a for a, s in self.workflows.executions.items() if s is not Execution.RUNNING} - self._over
@@ -160,6 +187,9 @@ class Driver:
         for arn in sorted(ended):
             self.ended(arn, self.workflows.executions[arn])
         return bool(ended)
+
+    def _definition(self, machine: str) -> dict[str, Any]:
+        return self.generated.get(machine) or definition(machine)
 
     # --- states ----------------------------------------------------------------------------------
 
@@ -177,6 +207,7 @@ class Driver:
         while True:
             state = machine["States"][name]
             self.records[arn].states.append(name)
+            self.records[arn].inputs.setdefault(name, document)
             assert len(json.dumps(document)) < 64 * 1024, f"the input of {name} is over 64 KB"
             following, document = yield from self._state(arn, name, state, document)
             if following is None:
@@ -249,14 +280,24 @@ class Driver:
             states = {**states, "context": {**states["context"], "Task": {"Token": token}}}
         arguments = evaluate(state["Arguments"], states)
         name = arguments["FunctionName"].removeprefix("${").removesuffix("}")
+        payload, limit = json.loads(json.dumps(arguments["Payload"])), float(state["TimeoutSeconds"])
+        machine, of = states["context"]["Execution"]["Id"].split(":")[-2], states["context"]["State"]["Name"]
+        call = Call(machine, of, states["context"]["Execution"]["Id"], name, payload, limit, bool(token))
         try:
-            answer = self.invoke(name, json.loads(json.dumps(arguments["Payload"])))
+            answer = self.around(call, lambda: self.invoke(name, json.loads(json.dumps(payload))))
+        except TooLong:
+            # A callback state waits for its token however its call goes on.
+            if not token:
+                yield Pause(self.clock.now() + limit)
+                raise StateError("States.Timeout", "") from None
+        except Lost:
+            assert token, f"{of} waits for no token"
         except Exception as error:
             self.workflows.waiting.discard(token)
             raise StateError(type(error).__name__, json.dumps({"errorMessage": str(error)})) from error
         if not token:
             return {"Payload": json.loads(json.dumps(answer))}
-        yield Pause(self.clock.now() + state["TimeoutSeconds"], lambda: token in self.workflows.answers)
+        yield Pause(self.clock.now() + limit, lambda: token in self.workflows.answers)
         if token not in self.workflows.answers:
             self.workflows.waiting.discard(token)
             raise StateError("States.Timeout", "")

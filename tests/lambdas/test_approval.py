@@ -12,6 +12,7 @@ from planaria.core import approval
 from planaria.core.approval import Answer
 from planaria.core.errors import Fenced, InvalidInput, PermanentError
 from planaria.core.plans import incident_document
+from planaria.core.policy import Mode, Policy
 from planaria.core.ports import Execution
 from planaria.memory.workflows import MemoryWorkflows
 from tests.lambdas.asl_driver import definition
@@ -20,6 +21,8 @@ from tests.lambdas.test_node_stories import SICK, ask_reboot, entered, fall_off,
 from tests.lambdas.world import JOB, NODES, World, cluster
 
 HOUR = 3600.0
+ALL_TRIES = 21
+"""Of a Task: the first one and its retries."""
 
 
 @pytest.fixture
@@ -170,8 +173,8 @@ def test_a_persons_own_order_is_not_asked(asking: World) -> None:
 )
 def test_who_is_asked(change: dict[str, Any], asked: bool) -> None:
     row = {"node_id": SICK, "session": 5, "action": "REPLACE", "verb": "", "fault": {"kind": "xid"}, **change}
-    assert incident_document(row, ask_first=True)["approval"] is asked
-    assert incident_document(row)["approval"] is False
+    assert incident_document(row, Policy(mode=Mode.APPROVE))["approval"] is asked
+    assert incident_document(row, Policy())["approval"] is False
 
 
 def test_in_mode_act_nobody_is_asked(world: World) -> None:
@@ -347,9 +350,9 @@ def test_the_answer_is_found_by_looking_when_the_token_is_dead(asking: World) ->
 
 
 def test_asking_that_fails_again_and_again_falls_back_to_looking(asking: World) -> None:
-    asking.kill("ask_approval", "table.write", before=True, times=5)
+    asking.kill("ask_approval", "table.write", before=True, times=ALL_TRIES)
     fall_off(asking)
-    asking.run(240, waits(asking))
+    asking.run(HOUR, waits(asking))
     assert entered(asking, "Look for the answer") and asking.node(SICK)["approval"]["token"] == ""
     word(asking, Answer.APPROVED)
     asking.run()
@@ -358,7 +361,7 @@ def test_asking_that_fails_again_and_again_falls_back_to_looking(asking: World) 
 
 
 def test_looking_in_vain_ends_with_the_policys_time(asking: World) -> None:
-    asking.kill("ask_approval", "table.write", before=True, times=5)
+    asking.kill("ask_approval", "table.write", before=True, times=ALL_TRIES)
     asking.sweeps = False
     fall_off(asking)
     asking.run(2 * HOUR)
@@ -370,7 +373,7 @@ def test_looking_in_vain_ends_with_the_policys_time(asking: World) -> None:
 def test_a_session_that_is_over_lets_go_of_its_waiting_state(asking: World) -> None:
     fall_off(asking)
     asking.run(60, waits(asking))
-    incident = {**incident_document(asking.node(SICK), True), "session": 5}
+    incident = {**incident_document(asking.node(SICK), Policy(mode=Mode.APPROVE)), "session": 5}
     asking.workflows.waiting.add("late")
     answer = asking.call("ask_approval", {"incident": incident, "token": "late"})
     assert answer["result"] == "FENCED" and asking.workflows.answers["late"]["result"] == "FENCED"

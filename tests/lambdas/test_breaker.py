@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from planaria.core.breaker import KEY
+from planaria.core.errors import PermanentError
 from planaria.core.table import Row
 from planaria.core.tags import OPT_OUT
 from tests.lambdas import events
@@ -61,10 +62,11 @@ def test_the_first_after_the_window_is_the_probe_and_its_healing_closes_the_brea
 def test_a_probe_that_is_escalated_opens_it_for_another_window(world: World) -> None:
     fill(world)
     fall_off(world, THIRD)
-    world.scheduler.state.foreign_isolate("demo-1", "inspection", by="bob")
+    world.fleet.refuse = lambda request: PermanentError("UnauthorizedOperation: no")
     next_window(world)
     world.run(600)
     assert world.node(SICK)["phase"] == "ESCALATED"
+    world.fleet.refuse = lambda request: None
     world.clock.advance(WINDOW / 2)
     world.run(130)
     assert world.node(THIRD)["held"] and "was not healed" in world.gw.breaker.full(world.now)

@@ -197,7 +197,8 @@ def test_without_capacity_the_next_offering_is_taken(world: World) -> None:
     assert asked == ["on-demand", "spot"]
 
 
-def test_capacity_that_comes_an_hour_later_still_heals(world: World) -> None:
+def test_capacity_that_comes_an_hour_later_still_heals(build: Build) -> None:
+    world = build(cluster(hold_seconds=7200))
     start = world.now
     world.fleet.refuse = lambda request: CapacityError("none") if world.now < start + 3600 else None
     fall_off(world)
@@ -227,10 +228,10 @@ def test_a_replacement_that_fails_its_check_is_given_back(world: World) -> None:
 def test_a_replacement_that_never_reports_is_given_back(world: World) -> None:
     world.boots = False
     fall_off(world)
-    world.run(6000)
+    world.run(40_000)
     assert world.ends == ["ESCALATED"]
     assert world.terminated == world.launched
-    assert "did not come up" in world.notices.sent[0][1]
+    assert "did not come up" in world.notices.sent[-1][1]
 
 
 def test_a_report_that_the_token_missed_is_seen_by_looking(world: World) -> None:
@@ -365,7 +366,8 @@ def test_observe_mode_judges_everything_and_touches_nothing(build: Build) -> Non
     assert modes == {"observe"}
 
 
-def test_a_reboot_after_an_escalated_one_can_readmit_its_own_isolation(world: World) -> None:
+def test_a_reboot_after_an_escalated_one_can_readmit_its_own_isolation(build: Build) -> None:
+    world = build(cluster(escalate_to="REBOOT"))
     world.check_passes = lambda node: False
     ask_reboot(world)
     world.run()
@@ -376,7 +378,8 @@ def test_a_reboot_after_an_escalated_one_can_readmit_its_own_isolation(world: Wo
     world.assert_healed(replaced=0, resumed=1)
 
 
-def test_a_node_that_a_person_readmitted_is_isolated_again_before_it_is_terminated(world: World) -> None:
+def test_a_node_that_a_person_readmitted_is_isolated_again_before_it_is_terminated(build: Build) -> None:
+    world = build(cluster(escalate_to="REBOOT"))
     world.check_passes = lambda node: False
     ask_reboot(world)
     world.run()

@@ -33,6 +33,8 @@ DAY = 86_400.0
 NODE_TASKS: dict[str, dict[str, Any]] = {
     "ask_approval": {"token": "t"}, "handle_spot_interruption": {}, "isolate_node": {"carry": {}},
     "launch_replacement": {}, "await_node": {"node_id": SICK, "since": 0, "token": "t"}, "reboot_node": {},
+    "reset_gpu": {"carry": {}}, "verify_node": {"node_id": SICK, "carry": {}},
+    "climb_ladder": {"reason": "r"}, "continue_incident": {"execution": "arn:mine"},
     "admit_node": {"node_id": SICK, "carry": {}}, "retire_node": {}, "tell_job": {"replacement": NODES[2]},
     "close_incident": {"outcome": "HEALED"},
 }  # fmt: skip
@@ -45,7 +47,9 @@ RESUME_TASKS: dict[str, dict[str, Any]] = {
 def test_every_task_is_among_those_that_are_fenced() -> None:
     lambdas = Path(importlib.import_module("lambdas").__path__[0])
     tasks = {path.stem for path in lambdas.glob("*.py") if re.search(r"(?m)^@task$", path.read_text())}
-    assert tasks == {*NODE_TASKS, *RESUME_TASKS, "begin_incident", "begin_resume"}
+    # Those of a refill are fenced by their slot's generation: tests/lambdas/test_spare_pool.py.
+    refill = {"begin_refill", "launch_spare", "close_refill"}
+    assert tasks == {*NODE_TASKS, *RESUME_TASKS, *refill, "begin_incident", "begin_resume"}
 
 
 def begun(world: World) -> dict[str, Any]:

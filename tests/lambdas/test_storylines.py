@@ -62,6 +62,9 @@ BAD = [
 ]  # fmt: skip
 """Those that open and take back, told more often than the others."""
 
+AHEAD = 26 * 3600.0
+"""From an announcement to the retirement that it announces: two hours more than the policy's lead."""
+
 _numbers = itertools.count(1)
 
 
@@ -86,9 +89,17 @@ class Told:
         text = RECORDED[self.what].replace("i-0aaaaaaaaaaaaaaa1", node)
         text = re.sub(r"2026-03-04T05:0\d:\d\d", moment.strftime("%Y-%m-%dT%H:%M:%S"), text)
         text = re.sub(r"17726\d{5}(\.\d+)?", f"{at:.2f}", text)
+        date = datetime.fromtimestamp(int(at + AHEAD), UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
+        text = re.sub(r"\w{3}, \d\d (Mar|Apr) 2026 13:19:03 GMT", date, text)
+        text = text.replace("1773839943.0", f"{at + AHEAD:.2f}")
+        # EC2's own warning comes 40 minutes before a block ends; of every other node it is known before.
+        end = datetime.fromtimestamp(int(at + (3 * 3600 if self.node % 2 else 2400)), UTC)
+        text = text.replace("2026-03-04T05:46:07", end.strftime("%Y-%m-%dT%H:%M:%S"))
         event = json.loads(text)
         if "id" in event:
             event["id"] = f"told-{next(_numbers)}"
+        if isinstance(event.get("detail"), dict):
+            event["detail"].pop("event_id", None)  # this world's EC2 lists no events that sweep could look up
         return json.dumps(event)
 
 
@@ -276,13 +287,13 @@ class Story(World):
     # --- the end ---------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Until everything is quiet, nothing is held and no dead letter is left."""
+        """Until everything is quiet, nothing is held or planned and no dead letter is left."""
         for _ in range(40):
             self.run(4 * 3600)
             if self.dead:
                 self.kills.clear()
                 self.redrive()
-            elif any(row.get("held") for row in self.gw.ledger.nodes()):
+            elif any(row.get("held") or row.get("planned") for row in self.gw.ledger.nodes()):
                 self.clock.advance(WINDOW / 4)
             elif all(message.ended for message in self.messages) and not self.driver.running:
                 return

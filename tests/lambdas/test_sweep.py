@@ -216,7 +216,7 @@ def test_a_scheduled_event_is_put_once_per_state(world: World) -> None:
 
 
 def test_a_retirement_that_sweep_finds_drains_the_node(world: World) -> None:
-    check(world, events=(RETIRE,))
+    check(world, events=(dataclasses.replace(RETIRE, not_before=world.now + 3600),))
     world.run()
     world.assert_healed(replaced=1, resumed=1)
     assert [(row["action"], row["rule"]) for row in world.incidents] == [("DRAIN", "scheduled-retirement")]

@@ -18,6 +18,7 @@ from typing import Any
 from planaria.core import tags
 from planaria.core.breaker import Breaker, allowed
 from planaria.core.cluster import Cluster
+from planaria.core.errors import TransientError
 from planaria.core.ports import Execution
 from planaria.core.scheduling import Requeue
 from planaria.core.table import Row
@@ -80,9 +81,9 @@ class _Port:
 
     def __getattr__(self, attribute: str) -> Any:
         value = getattr(self._real, attribute)
-        if attribute not in EFFECTS[self._name]:
+        if not callable(value):
             return value
-        return lambda *args, **kwargs: self._world.effect(f"{self._name}.{attribute}", value, args, kwargs)
+        return lambda *args, **kwargs: self._world.asked(f"{self._name}.{attribute}", value, args, kwargs)
 
 
 def stub(port: Any, method: str, instead: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,7 +117,10 @@ def cluster(mode: str = "act", size: int = 8, removals: int = 4, **policy: Any) 
 
 
 class World:
-    def __init__(self, of: Cluster | None = None, job: bool = True) -> None:
+    def __init__(self, of: Cluster | None = None, job: bool = True, nodes: int = len(NODES)) -> None:
+        """nodes: of the cluster, all of which run the job; at most 16."""
+        self.nodes = [f"i-0aaaaaaaaaaaaaaa{number:x}" for number in range(nodes)]
+        self.names = [f"demo-{number}" for number in range(nodes)]
         self.clock = MemoryClock()
         self.table = MemoryTable()
         self.fleet = MemoryFleet("demo", self.clock.now)
@@ -133,6 +137,8 @@ class World:
                 "planaria-list-checkpoints": lambda node, parameters: (
                     {"steps": self.saved} if node in self.scheduler.state.up else None
                 ),
+                "planaria-check": lambda node, parameters: self.suites(node, parameters["suite"]),
+                "planaria-reset-gpu": lambda node, parameters: self.resets(node, parameters["pci"]),
             }
         )
         self.gw = Gateways({}, of or cluster())
@@ -141,6 +147,10 @@ class World:
         self.gw.clock, self.gw.queues = self.clock, self.queues
         self.driver = Driver(self.clock, self.workflows, self._task, self._execution_ended)
 
+        self.refuses: Callable[[str], bool] = lambda call: False
+        """Asked before every call of a port by a Lambda, such as "table.get": does AWS answer with 500?"""
+        self.receives = RECEIVES
+        self._out_until = -math.inf
         self.kills: list[Kill] = []
         self.twice: set[str] = set()
         self.effects: list[tuple[str, str]] = []
@@ -150,6 +160,9 @@ class World:
         self.steps = True
         self.sweeps = True
         self.check_passes: Callable[[str], bool] = lambda node: True
+        self.suites: Callable[[str, str], Any] = lambda node, suite: {"passed": True, "reason": ""}
+        self.resets: Callable[[str, str], Any] = lambda node, pci: {"reason": ""}
+        """What the documents planaria-check and planaria-reset-gpu answer, as memory/commands.py has it."""
         self.status_changes = True
         self._function = ""
         self._numbers = itertools.count()
@@ -158,12 +171,12 @@ class World:
         self._seen_exits: set[tuple[int, int]] = set()
         self._seen_attempt = 1
         self._seen_calls = 0
-        for number, (name, node) in enumerate(zip(NAMES, NODES, strict=True)):
+        for number, (name, node) in enumerate(zip(self.names, self.nodes, strict=True)):
             self.add_node(name, node, f"10.0.1.{number}")
         if job:
-            self.scheduler.add_job(JOB, len(NODES))
-            self.gw.jobs.register(JOB, NAMES, NODES, {"attempt": 1, "recipe": "gpt"})
-            for node in NODES:
+            self.scheduler.add_job(JOB, nodes)
+            self.gw.jobs.register(JOB, self.names, self.nodes, {"attempt": 1, "recipe": "gpt"})
+            for node in self.nodes:
                 self.gw.ledger.note_node(node, {"job_id": JOB})
 
     # --- Lambdas ---------------------------------------------------------------------------------
@@ -186,6 +199,15 @@ class World:
             return answer
         except Killed as killed:
             raise LambdaCrashed(str(killed)) from killed
+
+    def asked(self, call: str, real: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The call of a port, by a Lambda or by the world itself."""
+        name, _, method = call.partition(".")
+        if self._function and (self.now < self._out_until or self.refuses(call)):
+            raise TransientError(f"{call}: InternalServerError (500)")
+        if method in EFFECTS[name]:
+            return self.effect(call, real, args, kwargs)
+        return real(*args, **kwargs)
 
     def effect(self, call: str, real: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if not self._function:
@@ -217,8 +239,16 @@ class World:
     # --- EventBridge and SQS -----------------------------------------------------------------------
 
     def send(self, text: str) -> None:
-        """One event arrives now; delivered again after the visibility time-out until it is judged."""
-        self._receive(text, 1)
+        """One event arrives now; delivered again after the visibility time-out until it is judged. While the
+        region is out it waits at its sender: an agent keeps what it cannot send, EventBridge tries again."""
+        if self.now < self._out_until:
+            self.at(self._out_until - self.now, lambda: self.send(text))
+        else:
+            self._receive(text, 1)
+
+    def outage(self, seconds: float) -> None:
+        """From now on AWS answers every call of a Lambda with 500, for so long."""
+        self._out_until = self.now + seconds
 
     def _receive(self, text: str, count: int) -> None:
         record = {
@@ -230,9 +260,9 @@ class World:
         }
         try:
             failed = self.call("triage", {"Records": [record]})["batchItemFailures"]
-        except Killed:
+        except (Killed, TransientError):
             failed = [record]
-        if failed and count >= RECEIVES:
+        if failed and count >= self.receives:
             self.dead_letters.append(text)
         elif failed:
             self.at(VISIBILITY_SECONDS, lambda: self._receive(text, count + 1))
@@ -251,7 +281,7 @@ class World:
     def sweep(self, event: dict[str, Any] | None = None) -> None:
         try:
             self.call("sweep", event or {"source": "aws.scheduler"})
-        except Killed:
+        except (Killed, TransientError):
             return
 
     def _execution_ended(self, arn: str, state: Execution) -> None:
@@ -416,7 +446,7 @@ class World:
     @property
     def launched(self) -> list[str]:
         """Instances that were ever launched."""
-        return [node for node in self.fleet.instances if node not in NODES]
+        return [node for node in self.fleet.instances if node not in self.nodes]
 
     @property
     def alive(self) -> list[str]:
@@ -460,10 +490,10 @@ class World:
         """The end that every story must come to: all as before, and nothing left over."""
         assert not self.driver.running
         assert not self.dead_letters
-        assert len(self.alive) == len(NODES), self.alive
+        assert len(self.alive) == len(self.nodes), self.alive
         assert len(self.launched) == replaced, self.launched
         assert self.isolated == {}
-        states = {name: str(self.scheduler.state.state_of(name)) for name in NAMES}
+        states = {name: str(self.scheduler.state.state_of(name)) for name in self.names}
         assert set(states.values()) == {"ALLOCATED"}, states
         job = self.job
         assert (job["pending"], job["unresolved"], job["state"]) == ({}, {}, "RUNNING")

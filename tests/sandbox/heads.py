@@ -41,8 +41,8 @@ def done(poll: Callable[[str], Answer], ticket: str) -> dict[str, Any]:
 
 
 def launch(emulator: Emulator, name: str, cluster: str = "demo", **more: str) -> str:
-    """A new instance of the cluster; `more` are further tags. -> its id."""
-    marks = {tags.CLUSTER: cluster, tags.NAME: name, **more}
+    """A new instance of the cluster; `more` are further tags; without a name it is a spare. -> its id."""
+    marks = {tags.CLUSTER: cluster, **({tags.NAME: name} if name else {}), **more}
     answer = emulator.client("ec2").run_instances(
         ImageId="ami-0abcdef1234567890",
         InstanceType="p5.48xlarge",

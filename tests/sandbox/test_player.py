@@ -211,6 +211,26 @@ def test_a_replacement_waits_to_be_joined(sandbox: Sandbox) -> None:
     assert sandbox.node_state("join-1") == "DRAINED"
 
 
+def test_a_spare_has_no_place_until_it_is_joined(sandbox: Sandbox) -> None:
+    node_id = sandbox.launch("")
+    sandbox.up(node_id)
+    ready = sandbox.mail.wait("Planaria Node Ready", instance_id=node_id)
+    assert ready["detail"]["name"] == ""
+    assert node_id not in {node.node_id for node in sandbox.head.state.nodes.values()}
+    assert f"a spare ({node_id})" in sandbox.inject("kernel-line", node_id, line="all is well")
+    old = sandbox.boot("spared-1")
+    sandbox.inject("terminate", "spared-1")
+    eventually(lambda: sandbox.node_state("spared-1") == "DOWN")
+    join = scheduling.Join("spared-1", node_id, "10.0.0.9", "planaria:x")
+    assert sandbox.ask(join) == {"spared-1": "JOINED"}
+    assert sandbox.ask(scheduling.Readmit(("spared-1",), "planaria:x")) == {"spared-1": "READMITTED"}
+    assert sandbox.node_state("spared-1") == "IDLE" and old != node_id
+    assert f"spared-1 ({node_id})" in sandbox.inject("reboot", "spared-1")
+    eventually(lambda: len(sandbox.boots(node_id)) == 2)
+    eventually(lambda: sandbox.node_state("spared-1") == "IDLE")
+    assert node_id not in sandbox.head.state.nodes
+
+
 def test_someone_elses_drain(sandbox: Sandbox) -> None:
     node_id = sandbox.boot("drain-1")
     assert "isolated by an operator (disks)" in sandbox.inject("foreign-drain", node_id, reason="disks")

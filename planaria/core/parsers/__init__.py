@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from planaria.core.parsers import agent, autoscaling, capacity, cloudwatch, ec2, eks, health, sagemaker, sweep
-from planaria.core.parsers.envelope import Envelope, digest
+from planaria.core.parsers.envelope import Envelope, digest, instance_id, number
 from planaria.core.parsers.envelope import text as plain
+from planaria.core.planned import PLAN, QUIET
 from planaria.core.signal import Kind, Signal
 
 Parser = Callable[[Envelope], list[Signal]]
@@ -23,6 +24,10 @@ AGENT = "planaria.node"
 
 REPEATS = "repeats"
 """In the detail of an event of sweep and then in the evidence: told again, not seen again."""
+
+PLANNED = "planned"
+"""In the detail of such an event about a planned end (core/planned.py): which node is meant, its plan's key,
+the newest date, and whether the node has no job: {"node_id", "plan", "deadline", "quiet"}."""
 
 _INTERRUPTION = "Capacity Reservation Instance Interruption Warning"
 # AWS's pages write these with and without "EC2" and "Reservation".
@@ -85,8 +90,22 @@ def parse(event: object) -> list[Signal]:
     parser = REGISTRY.get((source, detail_type)) or _other(source, detail_type)
     signals = parser(envelope) if parser is not None else envelope.unknown()
     if source == SWEEP and envelope.detail is not None and envelope.detail.get(REPEATS) is True:
-        return [replace(signal, evidence={**signal.evidence, REPEATS: True}) for signal in signals]
+        return _repeated(signals, envelope.detail.get(PLANNED), envelope.time)
     return [_replayed(signal, event["replay-name"]) for signal in signals] if envelope.replay else signals
+
+
+def _repeated(signals: list[Signal], plan: object, time: float | None) -> list[Signal]:
+    """Of a planned end one node is meant, though the event may name many, or none but their reservation; it
+    stands when it is told of again."""
+    added: dict[str, object] = {REPEATS: True}
+    node = instance_id(plan.get("node_id")) if isinstance(plan, dict) else None
+    mine = [signal for signal in signals if signal.node_id in (node, None) and not signal.invalid]
+    if isinstance(plan, dict) and node is not None and mine:
+        signals = [replace(signal, node_id=node, time=time) for signal in mine]
+        added |= {PLAN: plain(plan.get("plan")), QUIET: plan.get("quiet") is True}
+        if (deadline := number(plan.get("deadline"))) is not None:
+            added["deadline"] = deadline
+    return [replace(signal, evidence={**signal.evidence, **added}) for signal in signals]
 
 
 def _replayed(signal: Signal, name: object) -> Signal:

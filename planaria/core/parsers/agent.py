@@ -80,6 +80,8 @@ def job_signal(envelope: Envelope) -> list[Signal]:
         evidence["rank"] = int(rank)
     if event == "exit":
         evidence |= {"exit_code": int(exit_code or 0), "reason": text(detail.get("reason"))}
+        if (ended_at := number(detail.get("ended_at"))) is not None:
+            evidence["ended_at"] = ended_at
     else:
         evidence |= {"step": number(detail.get("step")), "loss": number(detail.get("loss"))}
     return [_signal(envelope, node_id, detail, f"job_{event}", evidence)]
