@@ -137,12 +137,21 @@ def test_when_the_job_cannot_be_told_it_is_settled_with_the_replacement_all_the_
 
 
 def dies_after_admission(world: World) -> str:
-    """And nobody begins it anew for the time being."""
+    """Nobody can tell a job of its new node for the time being, and nobody begins the incident anew."""
     world.sweeps = world.status_changes = False
+    world.kill("tell_job", "table.write", before=True, times=999)
     fall_off(world)
     new = admitted(world)
     world.abort(world.node(SICK)["execution_arn"])
     return new
+
+
+def begun_again(world: World) -> None:
+    world.sweeps = True
+    world.run(60)
+    world.kills.clear()
+    world.run(8000)
+    assert world.node(SICK)["attempt"] == 2
 
 
 def test_begun_again_it_does_not_give_the_name_to_a_replacement_that_was_replaced(build: Build) -> None:
@@ -151,8 +160,7 @@ def test_begun_again_it_does_not_give_the_name_to_a_replacement_that_was_replace
     world.clock.advance(1)
     fall_off(world, first)
     second = admitted(world, 1)
-    world.sweeps = True
-    world.run(8000)
+    begun_again(world)
     world.assert_healed(replaced=2, resumed=1)
     assert world.ends == ["HEALED"] * 2
     assert world.scheduler.state.nodes["demo-1"].node_id == second
@@ -162,8 +170,7 @@ def test_begun_again_it_does_not_check_a_replacement_that_works(build: Build) ->
     world = build()
     new = dies_after_admission(world)
     world.suites = lambda node, suite: {"passed": node != new, "reason": "a link is slow"}
-    world.sweeps = True
-    world.run(8000)
+    begun_again(world)
     world.assert_healed(replaced=1, resumed=1)
     assert world.ends == ["HEALED"]
 
@@ -202,12 +209,13 @@ def superseded_then_cancelled(world: World, *held_up: type) -> None:
     """A reboot waits for ranks that do not end; a replacement supersedes it, and before the scheduler has
     answered such a request of that one, the source of both reports the node well."""
     world.scheduler.stubborn = True
+    world.status_changes = False  # no sweep in between
     ask_reboot(world)
     world.run(until=lambda: "stop_at" in (world.node(SICK).get("isolation") or {}))
     world.clock.advance(1)
     go_on = busy(world, *held_up)
     ask_replacement(world)
-    world.run(20)
+    world.run(5)
     assert world.ends == ["SUPERSEDED", "none"]
     report_well(world)
     go_on()
