@@ -47,7 +47,9 @@ def handler(event: Event, gw: Gateways) -> Fields:
 def _claim(gw: Gateways, order: console.NodeOrder, machine: str, execution: str, now: float) -> Row:
     """A person's start meets the same claim and breaker as an event."""
     node = order.node_id
-    row = gw.ledger.node(node) or _look_up(gw, node)
+    row = gw.ledger.node(node)
+    if row is None or ("name" not in row and not plans.is_gone(row)):
+        row = _look_up(gw, node)  # its job may have been registered before anyone has looked at the instance
     if row.get("claim_id") == execution:
         gw.ledger.open_incident_row(row)
     if row.get("claim_id") != execution:
