@@ -110,8 +110,13 @@ class OfflineLedger:
     def _lost(self, signal: Signal, judgement: Judgement, row: Row) -> Judgement:
         facts = {**claiming.said(signal, judgement, row), "lost": judgement.reason}
         self.ledger.note_node(row["node_id"], facts)
-        reason = f"{judgement.reason}; the incident that launched this node launches another"
-        return dataclasses.replace(judgement, outcome=Outcome.JOINED, raises=False, reason=reason)
+        parent = (self.ledger.node(str(row["replaces"])) if row.get("replaces") else None) or {}
+        if parent.get("phase") in ACTIVE:
+            outcome, what = Outcome.JOINED, "the incident that launched this node launches another"
+        else:
+            outcome, what = Outcome.OBSERVED, "it was launched for an incident that is over"
+        reason = f"{judgement.reason}; {what}"
+        return dataclasses.replace(judgement, outcome=outcome, raises=False, reason=reason)
 
     def _held(self, signal: Signal, judgement: Judgement, row: Row, now: float) -> Judgement:
         if not row.get("opted_out") and self._lost_before_ready(row):
