@@ -127,7 +127,7 @@ class Bench:
         return sum(int(value) for value in attributes.values())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     pytest.importorskip("torch", reason="torch is not installed")
     pytest.importorskip("ministack", reason="the emulator is not installed")
