@@ -13,7 +13,8 @@ from planaria.core import approval, tags
 from planaria.core.approval import Answer
 from planaria.core.errors import PlanariaError
 from planaria.core.incident import ACTIVE, incident_id
-from planaria.core.ports import LaunchRequest
+from planaria.core.plans import facts
+from planaria.core.ports import Instance, LaunchRequest
 from planaria.core.table import Row
 from planaria.sandbox.faults import XID_79
 from planaria.sandbox.world import submit_job
@@ -500,5 +501,6 @@ def _said(event: dict[str, Any]) -> str:
 
 def _lasting(row: Row) -> Row:
     """A node's or job's row without what reports and sweeps write by themselves."""
-    noise = ("watched", "seen", "recent", "times_missing", "state", "gone", "resumes_pruned_at", "subjects")
+    noise = {"watched", "seen", "recent", "times_missing", "resumes_pruned_at", "subjects", "asked_isolation"}
+    noise |= set(facts(Instance("", "")))  # sweep notes what EC2 says of an instance
     return {key: value for key, value in row.items() if key not in noise}
