@@ -38,7 +38,8 @@ class _Due:
 
     @property
     def plan(self) -> Mapping[str, Any]:
-        return self.row["planned"][self.name]  # type: ignore[no-any-return]
+        plan: Mapping[str, Any] = self.row["planned"][self.name]
+        return plan
 
 
 def release(gw: Gateways, nodes: list[Row], jobs: list[Row]) -> int:

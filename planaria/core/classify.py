@@ -77,7 +77,8 @@ def classify(signal: Signal, node: NodeView | None, policy: Policy) -> Fault:
 def _deadline(kind: Kind, evidence: dict[str, Any]) -> float | None:
     """Of an issue AWS Health tells when it began, which is no time at which anything will end."""
     if "deadline" in evidence:
-        return evidence["deadline"]  # type: ignore[no-any-return]
+        deadline: float | None = evidence["deadline"]
+        return deadline
     return evidence.get("starts_at") if kind is Kind.SCHEDULED_EVENT else None
 
 

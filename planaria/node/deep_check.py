@@ -6,6 +6,7 @@ its part unknown, with the reason: a check that could not look is no finding abo
 those that AWS's health check suite tells of (awsome-distributed-training, 2.gpu-cluster-healthcheck).
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -68,7 +69,7 @@ class Bench:
 
 def deep(bench: Bench) -> list[Part]:
     """Every part, the short ones first."""
-    return [timed(name, lambda look=look: look(bench)) for name, look in PARTS.items()]  # type: ignore[misc]
+    return [timed(name, functools.partial(look, bench)) for name, look in PARTS.items()]
 
 
 # --- by this module, each in a child process of its own ----------------------------------------------
