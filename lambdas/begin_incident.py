@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from lambdas import staying
 from lambdas.boundary import Event, Fields, task
 from planaria.core import console, plans, pool
 from planaria.core.claim import Claim
@@ -39,9 +40,10 @@ def handler(event: Event, gw: Gateways) -> Fields:
     name = incident_id(node, session)
     gw.ledger.step(name, Step.BEGUN, now)
     gw.ledger.note_incident(name, {"execution_arn": execution})
-    for job in sorted({row.get("job_id") or "", *row.get("stopped_jobs", [])} - {""}):
+    for job in staying.jobs_to_wait(gw, row):
         gw.jobs.wait_for(job, node, name)
-    return {"incident": plans.incident_document(row, gw.cluster.policy)}
+    document = plans.incident_document(row, gw.cluster.policy)
+    return {"incident": {**document, "first": document["replacement"] and staying.stays(gw, row)}}
 
 
 def _claim(gw: Gateways, order: console.NodeOrder, machine: str, execution: str, now: float) -> Row:

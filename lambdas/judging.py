@@ -178,7 +178,7 @@ def _act(gw: Gateways, signal: Signal, judgement: Judgement, row: Row, text: str
             gw.ledger.note_node(row["node_id"], said)
     elif row and (said := claiming.said(signal, judgement, row)):
         row = gw.ledger.note_node(row["node_id"], said)
-    if judgement.outcome is Outcome.OBSERVED and row:
+    if judgement.outcome in (Outcome.OBSERVED, Outcome.OPENED) and row:
         judgement = advice.heed(gw, row, signal, judgement)
     if judgement.outcome is Outcome.JOINED and judgement.fault is not None:
         approvals.waive(gw, row, judgement.fault.kind)

@@ -6,7 +6,7 @@ the node's row give; so it goes on in another execution as it went on before.
 
 from typing import Any
 
-from lambdas import advising, gangs, replacement_rows, scaling, spares
+from lambdas import advising, gangs, replacement_rows, scaling, spares, staying
 from lambdas.boundary import Event, Fields, task
 from lambdas.ending import give_back
 from lambdas.launching import NoOffering, Order, launch_one
@@ -35,8 +35,23 @@ ENDED_SECONDS = 86_400.0
 
 @task
 def handler(event: Event, gw: Gateways) -> Fields:
+    """first: the node works on until its replacement is ready; else staying.due says how it goes on."""
     incident = event["incident"]
     row = gw.ledger.enter(incident["node_id"], int(incident["session"]))
+    if not event.get("first"):
+        return _have(incident, gw, row)
+    try:
+        fields = _have(incident, gw, row)
+        staying.await_replacement(gw, gw.ledger.enter(incident["node_id"], int(incident["session"])))
+        return fields
+    except (CapacityError, Waiting) as error:
+        if not staying.stays(gw, row):
+            return staying.due(gw.ledger.enter(incident["node_id"], int(incident["session"])), str(error))
+        raise staying.no_later(gw, row, error) if isinstance(error, CapacityError) else error from None
+
+
+def _have(incident: Event, gw: Gateways, row: Row) -> Fields:
+    """The replacement, launched or taken from the warm pool."""
     if row.get("isolation_refused"):
         launched = str((row.get("launch") or {}).get("instance_id") or "")
         if launched:

@@ -37,7 +37,8 @@ def look(gw: Gateways, row: Row) -> bool:
         return False
     except PlanariaError:
         answer = {}
-    if answer.get("state") not in IN_SERVICE or answer.get("node_id") != row["node_id"]:
+    another = answer.get("node_id", "") not in ("", row["node_id"])  # "": this scheduler does not know
+    if answer.get("state") not in IN_SERVICE or another:
         gw.ledger.note_node(row["node_id"], {"asked_isolation": {"at": now}})
         return False
     same = equals("session", row["session"]) & equals("phase", Phase.ESCALATED)

@@ -1,6 +1,6 @@
 """The nodes of a job, looked at before each step of its resume: it must not start on one that fails."""
 
-from lambdas import resuming
+from lambdas import resuming, staying
 from planaria.core import decision
 from planaria.core.errors import PermanentError, Waiting
 from planaria.core.fault import Severity
@@ -27,7 +27,7 @@ def not_being_healed(gw: Gateways, job: Row) -> Row:
     """
     name, number = str(job["job_id"]), int(job["resume_number"])
     for row in _rows(gw, job):
-        if row.get("phase") in ACTIVE:
+        if row.get("phase") in ACTIVE and not staying.stays(gw, row):
             gw.jobs.wait_for(name, row["node_id"], incident_id(row["node_id"], row["session"]))
     job = gw.jobs.enter(name, number)
     if job.get("pending"):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from lambdas import staying
 from lambdas.ending import escalate, give_back
 from planaria.core import claiming
 from planaria.core.claim import Claim
@@ -35,7 +36,7 @@ def go_on(gw: Gateways, row: Row) -> str:
             gw.workflows.stop(superseded, f"superseded by session {row['session']}")
         gw.ledger.close(row["node_id"], row["session"], Phase.CANCELLED, now, refusal, held=row)
         return refusal
-    for job in sorted({row.get("job_id") or "", *row.get("stopped_jobs", [])} - {""}):
+    for job in staying.jobs_to_wait(gw, row):
         gw.jobs.wait_for(job, row["node_id"], name)
     superseded = gw.ledger.end_superseded(row, now)
     if superseded:

@@ -21,6 +21,7 @@ from lambdas import (
     replacements,
     resuming,
     spare_pool,
+    staying,
     undoing,
     waiting_jobs,
 )
@@ -119,7 +120,7 @@ def _settle_ended(gw: Gateways, job: Row) -> Row:
         if head is None or "outcome" not in head:
             continue
         later = row.get("session") != split_incident_id(name)[1]
-        if row.get("phase") in ACTIVE and later:
+        if row.get("phase") in ACTIVE and later and not staying.stays(gw, row):
             gw.jobs.wait_for(job["job_id"], node, f"{node}-{row['session']}")
             continue
         if head["outcome"] == Phase.SUPERSEDED and later and "session" in row:

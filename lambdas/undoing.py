@@ -7,10 +7,11 @@ before it knew of what: nobody else looks for that instance. Everything here may
 """
 
 from lambdas import replacement_rows, resuming, scaling
+from lambdas.boundary import ask_scheduler
 from lambdas.ending import give_back
+from planaria.core.errors import Waiting
 from planaria.core.incident import Phase, incident_id, isolation_reason
 from planaria.core.plans import replaces
-from planaria.core.ports import AnswerState
 from planaria.core.scheduling import Readmit
 from planaria.core.table import Row, equals
 from planaria.wiring import Gateways
@@ -88,7 +89,15 @@ def _is_older(mark: str, row: Row) -> bool:
 
 
 def _readmit(gw: Gateways, row: Row, mark: str) -> str:
-    """The scheduler's word, "" while it has not answered."""
-    name = row.get("name") or row["node_id"]
-    answer = gw.scheduler.poll(gw.scheduler.submit(Readmit((name,), mark)))
-    return str(answer.value.get(name, "")) if answer.state is AnswerState.DONE else ""
+    """The scheduler's word, "" while it has not answered: the next sweep asks for the answer to this call."""
+    node, name = row["node_id"], str(row.get("name") or row["node_id"])
+    carry = (gw.ledger.node(node) or {}).get("readmitting") or {}
+    try:
+        word = str(ask_scheduler(gw, {"carry": carry}, mark, Readmit((name,), mark)).get(name, ""))
+    except Waiting as wait:
+        if wait.carry != carry:
+            gw.ledger.note_node(node, {"readmitting": dict(wait.carry)})
+        return ""
+    if carry:  # the next look asks anew: a Task of the cancelled execution may isolate once more
+        gw.table.write(row["pk"], row["sk"], removes=("readmitting",))
+    return word

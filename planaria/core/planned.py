@@ -22,6 +22,7 @@ from typing import Any
 from planaria.core.fault import Action, Fault
 from planaria.core.incident import ACTIVE
 from planaria.core.node import NodeView
+from planaria.core.plans import is_gone
 from planaria.core.policy import Policy
 from planaria.core.signal import Kind, Signal
 from planaria.core.table import Row
@@ -93,6 +94,14 @@ def isolate_by(row: Row, policy: Policy) -> float:
     if fault.get("kind") != Kind.SCHEDULED_EVENT or fault.get("deadline") is None:
         return 0.0
     return float(fault["deadline"]) - policy.drain_deadline_seconds - MARGIN_SECONDS
+
+
+def stays(row: Row, policy: Policy, now: float) -> bool:
+    """The drain waits for its replacement: nothing was done to the node yet, it has a job that would stand
+    still, and nobody has ordered it. An idle node is taken out before it gets a job."""
+    begun = row.get("isolation_asked") or row.get("isolation") or row.get("verb")
+    works = bool(row.get("job_id")) and not is_gone(row)
+    return works and not begun and now < isolate_by(row, policy)
 
 
 # --- what the row keeps ----------------------------------------------------------------------------

@@ -75,8 +75,9 @@ def drain_until(row: Row, policy: Policy) -> float:
 def incident_document(row: Row, policy: Policy) -> dict[str, Any]:
     """The `incident` of heal_node, isolate_node and launch_replacement: references and switches only.
 
-    approval: a person is asked first. drain: how the node is emptied. save: ask the ranks for a checkpoint
-    first. replacement: launch one. reset, reboot: that instead. retire: terminate the old instance.
+    approval: a person is asked first. drain: how the node is emptied. first: the node works on until its
+    replacement is ready (begin_incident says so). save: ask the ranks for a checkpoint first. replacement:
+    launch one. reset, reboot: that instead. retire: terminate the old instance.
     """
     action, verb = row["action"], row.get("verb", "")
     name = incident_id(row["node_id"], row["session"])
@@ -95,6 +96,7 @@ def incident_document(row: Row, policy: Policy) -> dict[str, Any]:
         "mark": isolation_reason(name),
         "approval": policy.mode is Mode.APPROVE and needs_word(row),
         "drain": drain.value,
+        "first": False,
         "save": bool(row.get("job_id")) and drain is Drain.CHECKPOINT,
         "replacement": replaces(row),
         "reset": action == "RESET",

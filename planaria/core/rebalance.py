@@ -54,8 +54,9 @@ def _stays(node: NodeView, policy: Policy, at: float) -> str:
 
 
 def saves(fault: Fault, rule: str, policy: Policy) -> bool:
-    """The node stays, and its job is to save a checkpoint on the recommendation."""
-    return fault.kind == Kind.REBALANCE and rule in (HINT, LIMIT) and policy.rebalance is not Rebalance.IGNORE
+    """Its job is to save a checkpoint on the recommendation; a node that is moved works on for a while too."""
+    heeded = rule in (HINT, LIMIT, MOVE) and policy.rebalance is not Rebalance.IGNORE
+    return fault.kind == Kind.REBALANCE and heeded
 
 
 def moves(row: Row, now: float) -> list[float]:

@@ -166,6 +166,8 @@ STORIES: dict[str, Story] = {
     ),
     # Orders and lesser faults.
     "moved": Story("replace it", "HEALED", "HEALED", 1),
+    # AWS retires it in an hour: it works until its replacement is ready.
+    "retired": Story("retire it", "HEALED", "HEALED", 1),
     "rebooted": Story("reboot it", "HEALED", "HEALED"),
     "gpu reset": Story("reset it", "HEALED", "HEALED"),
     "reset, then more": Story(
@@ -223,6 +225,7 @@ STORY_OF: dict[str, dict[str, str]] = {
         "Ask for approval": "approved",
         "Look for the answer": "approved late",
         "Cancel": "rejected",
+        "Launch first": "retired",
         "Save a checkpoint": "moved",
         "Isolate": "replaced",
         "Launch": "replaced",

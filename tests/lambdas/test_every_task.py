@@ -39,6 +39,8 @@ def begin(world: World, what: str) -> None:
             world.send(events.xid(SICK, 79, world.now - 1))
         case "replace it":
             world.start("heal_node", {**order, "action": "replace"})
+        case "retire it":
+            world.send(events.retirement(SICK, world.now - 1))
         case "reboot it":
             world.start("heal_node", {**order, "action": "reboot"})
         case "reset it":

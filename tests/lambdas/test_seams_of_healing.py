@@ -316,3 +316,16 @@ def test_the_check_of_a_replacement_may_take_as_long_as_the_one_before_it(build:
     fall_off(world)
     world.run(60_000)
     assert world.ends == ["HEALED"] and len(world.launched) == bad + 1
+
+
+def test_a_cancelled_isolation_is_taken_back_by_a_scheduler_that_answers_late(build: Build) -> None:
+    """Slurm's answers come by SSM, seconds after the question: sweep keeps the ticket for its next look."""
+    world = build()
+    world.scheduler.pending_polls = 20
+    ask_reboot(world)
+    world.run(600, until=lambda: bool(world.isolated))
+    world.clock.advance(2)
+    report_well(world)
+    assert world.isolated
+    world.run(1500)
+    assert world.ends == ["CANCELLED"] and world.isolated == {} and "readmitting" not in world.node(SICK)

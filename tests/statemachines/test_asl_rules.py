@@ -235,8 +235,8 @@ def test_the_longest_history_stays_far_below_the_limit(machine: str) -> None:
                 rounds = bound
             else:
                 longest[counter] = max(longest.get(counter, 0), once * bound)
-        # A repair launches nothing, and only the first step of the ladder is a reset.
-        again += sum(longest.pop(counter, 0) for counter in ("launch", "reset"))
+        # A repair launches nothing, and only the first step of the ladder is a reset or waits at work.
+        again += sum(longest.pop(counter, 0) for counter in ("first", "launch", "reset"))
         total += sum(longest.values())
         # A replacement after a lost one has all its tries anew; only the last step of the ladder has any.
         others = bound_of_counter(level, "rounds", "Launched again?") - 1

@@ -30,6 +30,14 @@ QUIET_SECONDS = 0.6
 
 NODES_OF_A_JOB = 2
 
+RETIRED_SECONDS = 3600.0
+"""Until the date of a retirement: less than the lead in the campaign's time, so that it is answered at once,
+and long enough to wait for the replacement."""
+
+_RETIREMENT = {
+    "version": 1, "kind": "scheduled_event", "code": "instance-retirement", "description": "retirement",
+}  # fmt: skip
+
 
 class Wrong(Exception):
     """A case did not end as its story does."""
@@ -225,6 +233,10 @@ class Slot:
                 self.head.post("/inject", line)
             case "replace it":
                 self.order("heal_node", node_id=before.node, action="replace")
+            case "retire it":
+                finding = {**_RETIREMENT, "instance_id": before.node, "time": time.time()}
+                finding["starts_at"] = time.time() + RETIRED_SECONDS
+                self.gw.bus.put("planaria.sweep", "Planaria Sweep Finding", [finding])
             case "reboot it":
                 self.order("heal_node", node_id=before.node, action="reboot")
             case "reset it":
