@@ -27,7 +27,7 @@ NAME = "healing"
 FLEET = 1_503
 SIZES = (1, 10, 150, 750)
 REPEATS = {1: 8, 10: 3}
-WARM = (1, 3, 12, 24)  # so that no function has fewer than its four workers when it counts
+WARM = (1, 3, 12, 48)  # so that no function has fewer than its four workers when it counts
 PATIENCE_SECONDS = 1_200.0
 CONCURRENCY = 4  # of each function, in the sandbox
 
