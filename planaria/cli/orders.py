@@ -3,6 +3,7 @@
 import getpass
 import os
 import time
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -32,78 +33,47 @@ Override = Annotated[
 Wait = Annotated[bool, typer.Option("--wait", help="Follow the incident to its end.")]
 
 
-@app.command("replace")
-def replace(
-    node: Node,
-    reason: Reason = "",
-    override_breaker: Override = False,
-    wait: Wait = False,
-    as_json: options.Json = False,
-    cluster: options.Cluster = options.DEFAULT_CLUSTER,
-    folder: options.Folder = None,
-    aws: options.Aws = False,
-) -> None:
-    """Isolate a node, launch its replacement, move the job there and terminate the node.
+HELP = {
+    "replace": """Isolate a node, launch its replacement, move the job there and terminate the node.
 
     Example: planaria replace demo-3 --reason "GPU 3 is slow" --wait
-    """
-    _order(connect(cluster, folder, aws), "replace", node, reason, override_breaker, wait, as_json)
-
-
-@app.command("reboot")
-def reboot(
-    node: Node,
-    reason: Reason = "",
-    override_breaker: Override = False,
-    wait: Wait = False,
-    as_json: options.Json = False,
-    cluster: options.Cluster = options.DEFAULT_CLUSTER,
-    folder: options.Folder = None,
-    aws: options.Aws = False,
-) -> None:
-    """Isolate a node, reboot it, and let it work again when its check passes.
+    """,
+    "reboot": """Isolate a node, reboot it, and let it work again when its check passes.
 
     Example: planaria reboot demo-3 --wait
-    """
-    _order(connect(cluster, folder, aws), "reboot", node, reason, override_breaker, wait, as_json)
-
-
-@app.command("reset")
-def reset(
-    node: Node,
-    reason: Reason = "",
-    override_breaker: Override = False,
-    wait: Wait = False,
-    as_json: options.Json = False,
-    cluster: options.Cluster = options.DEFAULT_CLUSTER,
-    folder: options.Folder = None,
-    aws: options.Aws = False,
-) -> None:
-    """Isolate a node, reset its GPUs (where that fails: reboot it), and let it work when its check passes.
+    """,
+    "reset": """Isolate a node, reset its GPUs (else: reboot it), and let it work again when its check passes.
 
     Example: planaria reset demo-3 --wait
-    """
-    _order(connect(cluster, folder, aws), "reset", node, reason, override_breaker, wait, as_json)
-
-
-@app.command("remove")
-def remove(
-    node: Node,
-    reason: Reason = "",
-    override_breaker: Override = False,
-    wait: Wait = False,
-    as_json: options.Json = False,
-    cluster: options.Cluster = options.DEFAULT_CLUSTER,
-    folder: options.Folder = None,
-    aws: options.Aws = False,
-) -> None:
-    """Take a node out on purpose: isolate and terminate it, and lower the group's wanted size.
+    """,
+    "remove": """Take a node out on purpose: isolate and terminate it, and lower the group's wanted size.
 
     A node that a job needs is refused: replace it, or stop the job first.
 
     Example: planaria remove demo-4 --reason "the reservation ends"
-    """
-    _order(connect(cluster, folder, aws), "remove", node, reason, override_breaker, wait, as_json)
+    """,
+}
+"""What each order's --help says."""
+
+
+def _command(verb: str) -> Callable[..., None]:
+    def order(
+        node: Node,
+        reason: Reason = "",
+        override_breaker: Override = False,
+        wait: Wait = False,
+        as_json: options.Json = False,
+        cluster: options.Cluster = options.DEFAULT_CLUSTER,
+        folder: options.Folder = None,
+        aws: options.Aws = False,
+    ) -> None:
+        _order(connect(cluster, folder, aws), verb, node, reason, override_breaker, wait, as_json)
+
+    return order
+
+
+for _verb, _help in HELP.items():
+    app.command(_verb, help=_help)(_command(_verb))
 
 
 def _order(
