@@ -16,12 +16,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from benchmarks import costs, timelines
 from benchmarks.recoveries import NODES, Recovery, deployed
 from benchmarks.report import Aim, Machine, Spread, line
+from benchmarks.screen import Screen
 from planaria.core.errors import PlanariaError
 
 NAME = "control_plane"
@@ -83,7 +81,7 @@ class Measured:
         ]
 
 
-def measure(options: Options, screen: "Screen") -> Measured:
+def measure(options: Options, screen: Screen) -> Measured:
     """Raises SandboxError or InvalidInput with one sentence."""
     measured = Measured()
     for number, faults in enumerate(options.series, 1):
@@ -97,58 +95,26 @@ def measure(options: Options, screen: "Screen") -> Measured:
                     measured.first.append(recovery)
                 else:
                     measured.warm.setdefault(fault, []).append(recovery)
-                screen.done(recovery, "first after deploy" if turn == 0 else "warm")
+                screen.step(told(recovery, "first after deploy" if turn == 0 else "warm"))
     if options.long_boot:
         boot = LONG_BOOT_SECONDS * LONG_BOOT_SCALE
         with deployed(boot, LONG_BOOT_SCALE, screen.titled("15-minute boot")) as cluster:
             screen.step()
             screen.say("15-minute boot: waiting for the replacement")
             measured.long_boot = cluster.recover(MAIN_FAULT, NODES[0])
-            screen.done(measured.long_boot, f"first after deploy, boot of {LONG_BOOT_SECONDS:.0f} s")
+            screen.step(told(measured.long_boot, f"first after deploy, boot of {LONG_BOOT_SECONDS:.0f} s"))
     return measured
 
 
-class Screen:
-    """A progress bar on stderr, and a line for each recovery."""
-
-    def __init__(self, steps: int) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-        )
-        self._task = self._progress.add_task("starting", total=steps)
-
-    def __enter__(self) -> "Screen":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def titled(self, title: str) -> Callable[[str], None]:
-        """say() with this before each text."""
-        return lambda text: self.say(f"{title}: {text}")
-
-    def say(self, text: str) -> None:
-        self._progress.update(self._task, description=text)
-
-    def step(self) -> None:
-        self._progress.advance(self._task)
-
-    def done(self, recovery: Recovery, kind: str) -> None:
-        segments = recovery.segments
-        self._progress.console.print(
-            f"{recovery.fault} ({kind}): {recovery.total:.2f} s, of it boot {segments['boot']:.2f}, "
-            f"rank start {segments['rank_start']:.2f}, control plane {recovery.control:.2f}; "
-            f"{recovery.usage.state_transitions:.0f} transitions, "
-            f"{recovery.usage.lambda_requests:.0f} invocations",
-            highlight=False,
-            soft_wrap=True,
-        )
-        self.step()
+def told(recovery: Recovery, kind: str) -> str:
+    """A recovery in one line."""
+    segments = recovery.segments
+    return (
+        f"{recovery.fault} ({kind}): {recovery.total:.2f} s, of it boot {segments['boot']:.2f}, "
+        f"rank start {segments['rank_start']:.2f}, control plane {recovery.control:.2f}; "
+        f"{recovery.usage.state_transitions:.0f} transitions, "
+        f"{recovery.usage.lambda_requests:.0f} invocations"
+    )
 
 
 # --- figures ------------------------------------------------------------------------------------------

@@ -9,17 +9,15 @@ and waits until every node is healed. docs/benchmarks.md says what each figure m
 import argparse
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import fleet_world, healed
 from benchmarks.fleet_world import Burst, HeldBurst
 from benchmarks.processor import Metronome
 from benchmarks.report import Aim, Machine, line
+from benchmarks.screen import Screen
 from planaria.core.errors import PlanariaError
 
 NAME = "healing"
@@ -88,7 +86,7 @@ class Measured:
     beyond: HeldBurst | None = None
 
 
-def measure(options: Options, screen: "Screen") -> Measured:
+def measure(options: Options, screen: Screen) -> Measured:
     """Raises SandboxError or InvalidInput with one sentence."""
     measured = Measured()
     Metronome.rest()
@@ -101,7 +99,7 @@ def measure(options: Options, screen: "Screen") -> Measured:
         for size in options.bursts:
             burst = cluster.burst(size, screen.titled(f"{size:,} at once"))
             measured.bursts.setdefault(size, []).append(burst)
-            screen.done(size, burst)
+            screen.step(told(size, burst))
     if options.breaker:
         cap = sum(options.warm) + options.within
         breaker = {"max_removals": cap, "max_share": 1.0, "window_minutes": 600}
@@ -111,48 +109,19 @@ def measure(options: Options, screen: "Screen") -> Measured:
                 cluster.burst(size, screen.titled(f"breaker on, warming up, {size} at once"))
                 screen.step()
             measured.within = cluster.burst(options.within, screen.titled("breaker on, within its cap"))
-            screen.done(options.within, measured.within)
+            screen.step(told(options.within, measured.within))
             measured.beyond = cluster.held(options.beyond, screen.titled("breaker on, beyond its cap"))
             screen.step()
     return measured
 
 
-class Screen:
-    """A progress bar on stderr, and a line for each burst."""
-
-    def __init__(self, steps: int) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-        )
-        self._task = self._progress.add_task("starting", total=steps)
-
-    def __enter__(self) -> "Screen":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def titled(self, title: str) -> Callable[[str], None]:
-        """Shows a text after this title."""
-        return lambda text: self._progress.update(self._task, description=f"{title}: {text}")
-
-    def step(self) -> None:
-        self._progress.advance(self._task)
-
-    def done(self, size: int, burst: Burst) -> None:
-        last = max(burst.isolated.values()) - burst.began
-        self._progress.console.print(
-            f"{size:,} faults at once: the last node isolated after {last:.2f} s, all over after "
-            f"{burst.ended - burst.began:.1f} s; load {burst.load:.1f}",
-            highlight=False,
-            soft_wrap=True,
-        )
-        self.step()
+def told(size: int, burst: Burst) -> str:
+    """A burst in one line."""
+    last = max(burst.isolated.values()) - burst.began
+    return (
+        f"{size:,} faults at once: the last node isolated after {last:.2f} s, all over after "
+        f"{burst.ended - burst.began:.1f} s; load {burst.load:.1f}"
+    )
 
 
 # --- figures ------------------------------------------------------------------------------------------

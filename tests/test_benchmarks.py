@@ -34,6 +34,7 @@ from benchmarks.fleet_world import Burst, HeldBurst
 from benchmarks.processor import Metronome, Used
 from benchmarks.recoveries import Recovery
 from benchmarks.report import Aim, Machine, Reached, Spread, line
+from benchmarks.screen import Screen
 from benchmarks.storms import Plan, Weathered
 from benchmarks.timelines import Beside, Marks
 from planaria.core import parsers
@@ -831,7 +832,7 @@ def test_the_metronome_compares_with_rest() -> None:
 @pytest.mark.needs("emulator")
 def test_three_nodes_of_a_small_fleet_are_healed_at_once() -> None:
     options = healing.Options((3,), fleet=6, boot_seconds=0.5, warm=(), breaker=False)
-    with healing.Screen(2) as screen:
+    with Screen(2) as screen:
         measured = healing.measure(options, screen)
     found = healing.figures(measured, options)["breaker_off"]["3"]
     assert found["outcomes"] == {"HEALED": 3}
