@@ -2,7 +2,7 @@
 
 A function's handler is `fault_hook.<file>` instead of `lambdas.<file>.handler`. The campaign's machines put
 {"machine", "state"} as `_campaign` into every payload, and the folder of PLANARIA_FAULTS says what is to
-befall which subject (a node or a job) there:
+befall which subject (a node, a job, or the node group of a refill) there:
 
     plans/<subject>.json   {"leads": [{"machine", "state", "answer", "times"}],
                             "fault": {"machine", "state", "kind", "seconds", "proxy"} or null}
@@ -21,6 +21,7 @@ from typing import Any
 
 Handler = Callable[[Any, Any], Any]
 CALLS = 200
+SUBJECTS = ("node_id", "job_id", "group", "node_group")
 SPOILED_TRIES = 3
 
 
@@ -51,11 +52,11 @@ def _warm(seconds: float) -> None:
 
 
 def _subject(event: Mapping[str, Any]) -> str:
-    """The node or the job that the call is about."""
-    for key in ("incident", "resume", "document"):
+    """What the call is about."""
+    for key in ("incident", "resume", "refill", "document"):
         about = event.get(key)
         if isinstance(about, Mapping):
-            return str(about.get("node_id") or about.get("job_id") or "")
+            return next((str(about[name]) for name in SUBJECTS if about.get(name)), "")
     return ""
 
 

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from planaria.core.errors import PlanariaError
-from tests.e2e.campaign.slots import Case, Slot, Wrong
+from tests.e2e.campaign.places import Case, Place, Wrong
+from tests.e2e.campaign.pools import Pool, node_group
+from tests.e2e.campaign.slots import Slot
 from tests.e2e.campaign.world import CampaignWorld
+from tests.e2e.fault_cases import STORIES
 
 AT_ONCE = 8
 SETTLE_SECONDS = 120.0
@@ -19,8 +22,14 @@ SWEEP_SECONDS = 6.0
 """A minute of the campaign's time: sweep runs as often, not only when the emulator's rule fires."""
 
 
-def cluster(approve: bool) -> dict[str, Any]:
-    """A cluster file that never gets tired: no limit of this campaign is one of the policy's."""
+def kind(case: Case) -> type[Place]:
+    """Where its story happens."""
+    return Pool if STORIES[case.story].spares else Slot
+
+
+def cluster(approve: bool, pools: int) -> dict[str, Any]:
+    """A cluster file that never gets tired: no limit of this campaign is one of the policy's. pools: node
+    groups with a warm pool."""
     policy = {
         "mode": "approve" if approve else "act",
         "breaker": {"max_removals": 1000, "max_share": 1.0, "window_minutes": 1},
@@ -35,6 +44,8 @@ def cluster(approve: bool) -> dict[str, Any]:
         "offender_incidents": 1000,
         "max_replacements": 1000,
         "boot_grace_minutes": 0.01,
+        "cooldown_minutes": 1,
+        "spare_check_minutes": 40_000,
     }
     launch = {
         "image": "ami-00000000000000001",
@@ -42,43 +53,52 @@ def cluster(approve: bool) -> dict[str, Any]:
         "security_groups": ["sg-00000000000000001"],
     }
     offerings = [{"instance_type": "p5.48xlarge", "capacity": "on-demand"}]
-    group = {"name": "workers", "size": 64, "launch": launch, "offerings": offerings}
+    common = {"launch": launch, "offerings": offerings}
+    groups: list[dict[str, Any]] = [{"name": "workers", "size": 64, **common}]
+    groups += [{"name": node_group(each), "size": 1, "spares": 1, **common} for each in range(1, pools + 1)]
     return {
         "name": "ask" if approve else "camp", "region": "us-east-1", "scheduler": "process",
-        "policy": policy, "node_groups": [group],
+        "policy": policy, "node_groups": groups,
     }  # fmt: skip
 
 
 class Campaign:
     """results: case -> "" or what was wrong; seconds: case -> how long it took."""
 
-    def __init__(self, folder: Path, approve: bool, told: Callable[[str], None] = lambda line: None) -> None:
-        self.world = CampaignWorld(folder, cluster(approve))
+    def __init__(
+        self,
+        folder: Path,
+        approve: bool,
+        cases: Iterable[Case],
+        told: Callable[[str], None] = lambda line: None,
+        at_once: int = AT_ONCE,
+    ) -> None:
+        self._cases = tuple(cases)
+        self._number = min(at_once, len(self._cases))
+        self._kinds = {kind(case) for case in self._cases}
+        self.world = CampaignWorld(folder, cluster(approve, self._number if Pool in self._kinds else 0))
         self.results: dict[Case, str] = {}
         self.seconds: dict[Case, float] = {}
         self.after: list[str] = []
         self._told = told
-        self._submitting, self._counting = threading.Lock(), threading.Lock()
+        self._counting = threading.Lock()
         self._ending = threading.Event()
 
-    def run(self, cases: Iterable[Case], at_once: int = AT_ONCE) -> None:
-        waiting: queue.SimpleQueue[Case] = queue.SimpleQueue()
-        total = 0
-        for case in cases:
-            waiting.put(case)
-            total += 1
-        if not total:
+    def run(self) -> None:
+        if not self._cases:
             return
-        number = min(at_once, total)
+        waiting: queue.SimpleQueue[Case] = queue.SimpleQueue()
+        for case in self._cases:
+            waiting.put(case)
         with self.world:
             self._told("deployed")
             self.world.warm()
             self._told("warm")
             # A story frees nodes for a moment: no job may look for some then.
-            settled = threading.Barrier(number, timeout=SETTLE_SECONDS)
+            settled = threading.Barrier(self._number, timeout=SETTLE_SECONDS)
             workers = [
-                threading.Thread(target=self._work, args=(each, waiting, settled, total))
-                for each in range(1, number + 1)
+                threading.Thread(target=self._work, args=(each, waiting, settled))
+                for each in range(1, self._number + 1)
             ]
             clock = threading.Thread(target=self._sweep)
             for thread in (clock, *workers):
@@ -90,13 +110,12 @@ class Campaign:
             self.after = self._left_over()
             self._told("over")
 
-    def _work(
-        self, number: int, waiting: "queue.SimpleQueue[Case]", settled: threading.Barrier, total: int
-    ) -> None:
+    def _work(self, number: int, waiting: "queue.SimpleQueue[Case]", settled: threading.Barrier) -> None:
         gw = self.world.gateways()
-        slot = Slot(self.world, gw, f"{gw.cluster.name}{number}", self._submitting)
+        places = {each: each(self.world, gw, number) for each in self._kinds}
         try:
-            slot.settle_in()
+            for place in places.values():
+                place.settle_in()
             settled.wait()
             time.sleep((number - 1) * STAGGER_SECONDS)
         except Exception as error:  # noqa: BLE001
@@ -108,22 +127,22 @@ class Campaign:
                 case = waiting.get_nowait()
             except queue.Empty:
                 return
-            began = time.monotonic()
-            self.results[case] = self._try(slot, case)
+            place, began = places[kind(case)], time.monotonic()
+            self.results[case] = self._try(place, case)
             self.seconds[case] = time.monotonic() - began
             with self._counting:
-                done = f"{len(self.results)}/{total} {self.seconds[case]:5.1f} s"
+                done = f"{len(self.results)}/{len(self._cases)} {self.seconds[case]:5.1f} s"
                 self._told(f"{done} {case}: {self.results[case] or 'well'}")
-            if self.results[case] and not slot.rescue():
-                self._told(f"place {number} is lost: {slot.told()}")
+            if self.results[case] and not place.rescue():
+                self._told(f"place {number} is lost: {place.told()}")
                 return
 
     @staticmethod
-    def _try(slot: Slot, case: Case) -> str:
+    def _try(place: Place, case: Case) -> str:
         """ "" or what was wrong."""
         try:
-            slot.play(case)
-            slot.repair(case)
+            place.play(case)
+            place.repair(case)
         except Wrong as wrong:
             return str(wrong)
         except Exception:  # noqa: BLE001  one case must not end the others

@@ -1,10 +1,7 @@
 """One place of the campaign: a job of two nodes, to the second of which the stories happen."""
 
 import contextlib
-import json
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,20 +10,14 @@ from planaria.core import approval, tags
 from planaria.core.approval import Answer
 from planaria.core.errors import PlanariaError
 from planaria.core.incident import ACTIVE, incident_id
-from planaria.core.plans import facts
-from planaria.core.ports import Instance, LaunchRequest
+from planaria.core.ports import LaunchRequest
 from planaria.core.table import Row
 from planaria.sandbox.faults import XID_79
 from planaria.sandbox.world import submit_job
 from planaria.wiring import Gateways
-from tests.e2e import fault_cases
-from tests.e2e.campaign.world import TASK_SECONDS, CampaignWorld
-from tests.e2e.fault_cases import ISOLATE, LAUNCH, Fault, Story, Task
-
-LOOK_SECONDS = 0.5
-END_SECONDS = 180.0
-QUIET_SECONDS = 0.6
-"""How long everything must have been over before a case is judged."""
+from tests.e2e.campaign.places import Case, Findings, Place, Wrong, lasting
+from tests.e2e.campaign.world import CampaignWorld
+from tests.e2e.fault_cases import ISOLATE, LAUNCH, STORIES, Story
 
 NODES_OF_A_JOB = 2
 
@@ -37,22 +28,6 @@ and long enough to wait for the replacement."""
 _RETIREMENT = {
     "version": 1, "kind": "scheduled_event", "code": "instance-retirement", "description": "retirement",
 }  # fmt: skip
-
-
-class Wrong(Exception):
-    """A case did not end as its story does."""
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One story in one place. task, fault: where and what; without a fault the story's Tasks are redriven."""
-
-    story: str
-    task: Task | None = None
-    fault: Fault | None = None
-
-    def __str__(self) -> str:
-        return f"{self.task} {self.fault}" if self.task else f"redrive of {self.story!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +41,17 @@ class Before:
     at: float
 
 
-class Slot:
-    """world, gw: shared by all slots. submitting: held from idle nodes to a placed job."""
+class Slot(Place):
+    """Its job has the name of the place."""
 
-    def __init__(self, world: CampaignWorld, gw: Gateways, job: str, submitting: threading.Lock) -> None:
-        self.world, self.gw, self.job = world, gw, job
-        self._submitting = submitting
-        self._orders = 0
+    def __init__(self, world: CampaignWorld, gw: Gateways, number: int) -> None:
+        super().__init__(world, gw, number)
+        self.job = self.name
         self.head = world.head()
+
+    @staticmethod
+    def named(number: int, gw: Gateways) -> str:
+        return f"{gw.cluster.name}{number}"
 
     # --- the place -----------------------------------------------------------------------------------
 
@@ -99,7 +77,7 @@ class Slot:
         self.until("booted nodes", lambda: all(self._state(name) in up for name in names), 60)
         # Triage has taken in what they reported: what the ledger knows of a node begins with that.
         self.until("known nodes", lambda: set(names) <= {r.get("name") for r in self.gw.ledger.nodes()}, 60)
-        with self._submitting:
+        with self.world.submitting:
             submit_job(self.head, self.gw, self.job, {"name": self.job, "nodes": NODES_OF_A_JOB})
         self.until("a running job", lambda: self.whole() == "", 30)
 
@@ -108,7 +86,7 @@ class Slot:
         return str(nodes.get(name, {}).get("state"))
 
     @property
-    def name(self) -> str:
+    def node_name(self) -> str:
         """The scheduler name of the node to which the stories happen."""
         return str(self.row["names"][-1])
 
@@ -120,8 +98,10 @@ class Slot:
     def row(self) -> Row:
         return self.gw.jobs.job(self.job) or {}
 
+    def subjects(self) -> tuple[str, ...]:
+        return (*self.row.get("nodes", {}).values(), self.job)
+
     def whole(self) -> str:
-        """Why the place is not as it should be at rest; "" when it is."""
         row, status = self.row, self.head.get("/status")
         job = status["jobs"].get(self.job, {})
         if row.get("pending") or row.get("unresolved") or row.get("state") != "RUNNING":
@@ -139,18 +119,7 @@ class Slot:
                 return f"{name} is {node}"
         return ""
 
-    def until(self, what: str, found: Callable[[], Any], seconds: float = END_SECONDS) -> Any:
-        deadline = time.monotonic() + seconds
-        while True:
-            value = found()
-            if value:
-                return value
-            if time.monotonic() > deadline:
-                raise Wrong(f"no {what} within {seconds:.0f} s; {self.told()}")
-            time.sleep(LOOK_SECONDS)
-
-    def told(self) -> str:
-        """What a person would look at."""
+    def state(self) -> dict[str, Any]:
         row = self.row
         nodes = [self.gw.ledger.node(node) or {} for node in row.get("nodes", {}).values()]
         facts = (
@@ -173,57 +142,31 @@ class Slot:
             "resume_phase",
             "resume_outcome_reason",
         )
-        return json.dumps(
-            {
-                "nodes": [{key: node[key] for key in facts if key in node} for node in nodes],
-                "job": {key: row[key] for key in job if key in row},
-                "running": {name: self._where(name) for name in self._running()},
-                "why": self.whole(),
-            },
-            default=str,
-        )
+        return {
+            "nodes": [{key: node[key] for key in facts if key in node} for node in nodes],
+            "job": {key: row[key] for key in job if key in row},
+        }
 
     # --- a story ---------------------------------------------------------------------------------------
 
     def play(self, case: Case) -> None:
-        """Raises Wrong when it does not end as it should."""
-        story = fault_cases.STORIES[case.story]
+        story = STORIES[case.story]
         row = self.row
         node = self.node
         before = Before(
             node, int((self.gw.ledger.node(node) or {}).get("session", 0)), int(row.get("resume_number", 0)),
             int(row["attempt"]), time.time(),
         )  # fmt: skip
-        self._plan(case, story, before)
+        about = before.node, self.job
+        self.plan(case, *about)
         self._begin(story, before)
         if story.answer:
             self._answer(story, before)
-        self._until_over(case, story, before)
+        self.until_over(lambda: self._ended(story, before) and self.befallen(case, *about))
         self.check(story, before)
         if case.fault is None:
-            self._redrive(case, story, before)
-
-    def _plan(self, case: Case, story: Story, before: Before) -> None:
-        fault = None
-        if case.task is not None and case.fault is not None:
-            fault = {
-                "machine": case.task.machine,
-                "state": case.task.state,
-                "kind": case.fault.value,
-                "seconds": TASK_SECONDS + 1.0,
-                "proxy": self.world.proxy,
-            }
-        leads = [
-            {"machine": each.machine, "state": each.state, "answer": each.answer, "times": each.times}
-            for each in story.leads
-        ]
-        for subject in (before.node, self.job):
-            plan = self.world.faults / "plans" / f"{subject}.json"
-            plan.with_suffix(".new").write_text(json.dumps({"leads": leads, "fault": fault}))
-            plan.with_suffix(".new").rename(plan)
-            met = self.world.faults / "met" / subject
-            for path in met.glob("*") if met.is_dir() else ():
-                path.unlink()
+            self.redrive(case, before.at, about, lambda: self._picture(before))
+            self.check(story, before)
 
     def _begin(self, story: Story, before: Before) -> None:
         match story.begin:
@@ -253,13 +196,6 @@ class Slot:
             case _:
                 raise Wrong(f"the emulator does not know how {story.begin!r} begins")
 
-    def order(self, machine: str, **document: str) -> str:
-        """A person starts an execution in the console."""
-        self._orders += 1
-        about = document.get("node_id") or document["job_id"]
-        name = f"order-{about}-{self._orders}-{int(time.time())}"
-        return self.gw.workflows.start(machine, name, {**document, "reason": "campaign"})[0]
-
     def _phase(self, before: Before) -> str:
         row = self.gw.ledger.node(before.node) or {}
         return str(row.get("phase")) if int(row.get("session", 0)) > before.session else ""
@@ -271,17 +207,6 @@ class Slot:
         give(self.gw, incident_id(before.node, int(row["session"])), word, "ada", "campaign")
 
     # --- its end ---------------------------------------------------------------------------------------
-
-    def _until_over(self, case: Case, story: Story, before: Before) -> None:
-        def over() -> bool:
-            return self._ended(story, before) and self._befallen(case, before) and not self._running()
-
-        self.until("end", over)
-        quiet_since = time.monotonic()
-        while time.monotonic() - quiet_since < QUIET_SECONDS:
-            if not over():
-                quiet_since = time.monotonic()
-            time.sleep(LOOK_SECONDS / 2)
 
     def _ended(self, story: Story, before: Before) -> bool:
         if story.outcome:
@@ -303,46 +228,10 @@ class Slot:
             return phase == story.resume
         return row.get("resume_phase") not in ACTIVE
 
-    def _befallen(self, case: Case, before: Before) -> bool:
-        """The fault has befallen its call, and the call has done what it ever will."""
-        if case.task is None or case.fault is None:
-            return True
-        mark = f"{case.task.machine}.{case.task.state}".replace("/", "_")
-        return any(
-            path.name.startswith(f"{mark}.")
-            for subject in (before.node, self.job)
-            for path in (self.world.faults / "met" / subject).glob("*.done")
-        )
-
-    def _running(self) -> list[str]:
-        """Running executions about this place."""
-        assert self.world.emulator is not None
-        client = self.world.emulator.client("stepfunctions")
-        pages = client.get_paginator("list_executions").paginate(statusFilter="RUNNING")
-        names = [execution["name"] for page in pages for execution in page["executions"]]
-        nodes = self.row.get("nodes", {}).values()
-        return sorted(n for n in names if any(about in n for about in (*nodes, f"{self.job}-")))
-
-    def _where(self, name: str) -> list[str]:
-        """The last states that a running execution entered, and how its Tasks failed."""
-        assert self.world.emulator is not None
-        client = self.world.emulator.client("stepfunctions")
-        for page in client.get_paginator("list_executions").paginate(statusFilter="RUNNING"):
-            for execution in page["executions"]:
-                if execution["name"] == name:
-                    arn = execution["executionArn"]
-                    newest = client.get_execution_history(executionArn=arn, reverseOrder=True, maxResults=30)
-                    return [said for event in newest["events"] if (said := _said(event))][:8]
-        return []
-
     def check(self, story: Story, before: Before) -> None:
         """One outcome, one resume, at most one replacement, no job lost, nothing isolated but on purpose."""
-        wrong: list[str] = []
-
-        def expect(what: str, found: object, wanted: object) -> None:
-            if found != wanted:
-                wrong.append(f"{what}: {found} instead of {wanted}")
-
+        findings = Findings()
+        expect = findings.expect
         expected = ["RETIRED"] * (story.begin == "launch for it") + [story.outcome] * bool(story.outcome)
         heads = [row for row in self.gw.ledger.incidents() if row.get("node_id") == before.node]
         heads = sorted(
@@ -363,7 +252,7 @@ class Slot:
         expect("the old instance", old, "terminated" if gone else "running")
 
         row, status = self.row, self.head.get("/status")
-        node = status["scheduler"][self.name]
+        node = status["scheduler"][self.node_name]
         expect("isolated by us", bool(node["isolated"]), story.isolated)
         expect(
             "the instance of the name", node["node_id"], alive[0] if story.served and alive else before.node
@@ -374,73 +263,7 @@ class Slot:
         expect("attempts of the job that were started", len(begun), int(story.resume == "HEALED"))
         if not story.isolated and story.resume != "ESCALATED":
             expect("the place", self.whole(), "")
-        if wrong:
-            raise Wrong(f"{'; '.join(wrong)}; {self.told()}")
-
-    # --- redrive ---------------------------------------------------------------------------------------
-
-    def _redrive(self, case: Case, story: Story, before: Before) -> None:
-        """Start at every Task of the story with the input it was entered with; nothing may change."""
-        picture = self._picture(before)
-        for task in fault_cases.tasks_of(case.story):
-            self._redrive_task(task, before)
-            after = self._picture(before)
-            changed = {key: (picture[key], after[key]) for key in picture if after[key] != picture[key]}
-            if changed:
-                raise Wrong(f"a redrive at {task} changed {json.dumps(changed, default=str)}")
-        self.check(story, before)
-
-    def _redrive_task(self, task: Task, before: Before) -> None:
-        assert self.world.emulator is not None
-        client = self.world.emulator.client("stepfunctions")
-        arn, entered = self._entered(client, task, before)
-        machine = client.describe_state_machine(
-            stateMachineArn=arn.replace(":execution:", ":stateMachine:").rpartition(":")[0]
-        )
-        definition = fault_cases.starting_at(json.loads(machine["definition"]), task, arn)
-        name = f"redrive-{self.job}-{task.machine}-{task.state.replace(' ', '-')}"
-        made = client.create_state_machine(
-            name=f"planaria-{self.gw.cluster.name}-{name}", definition=json.dumps(definition),
-            roleArn=machine["roleArn"],
-        )  # fmt: skip
-        started = client.start_execution(
-            stateMachineArn=made["stateMachineArn"], name=f"{before.node}-{self.job}-again", input=entered
-        )["executionArn"]
-        self.until(f"end of the redrive at {task}", lambda: not self._runs(client, started), 60)
-        time.sleep(QUIET_SECONDS)
-        client.delete_state_machine(stateMachineArn=made["stateMachineArn"])
-
-    @staticmethod
-    def _runs(client: Any, arn: str) -> bool:
-        return bool(client.describe_execution(executionArn=arn)["status"] == "RUNNING")
-
-    def _entered(self, client: Any, task: Task, before: Before) -> tuple[str, str]:
-        """(ARN, input) of the execution of this place that entered this state. The emulator's histories leave
-        out what is in a branch; there the input of the Parallel state stands for it."""
-        state = task.within[0][0] if task.within else task.state
-        machine = f"planaria-{self.gw.cluster.name}-{task.machine}"
-        arn = next(
-            m["stateMachineArn"]
-            for page in client.get_paginator("list_state_machines").paginate()
-            for m in page["stateMachines"]
-            if m["name"] == machine
-        )
-        pages = client.get_paginator("list_executions").paginate(stateMachineArn=arn)
-        found = [
-            execution["executionArn"]
-            for page in pages
-            for execution in page["executions"]
-            if execution["startDate"].timestamp() >= before.at - 1
-            and any(about in execution["name"] for about in (before.node, f"{self.job}-"))
-        ]
-        for execution in found:
-            history = client.get_paginator("get_execution_history").paginate(executionArn=execution)
-            for page in history:
-                for event in page["events"]:
-                    details = event.get("stateEnteredEventDetails") or {}
-                    if event["type"].endswith("StateEntered") and details.get("name") == state:
-                        return execution, str(details["input"])
-        raise Wrong(f"no execution of the story entered {task}; looked at {found}")
+        findings.judge(self)
 
     def _picture(self, before: Before) -> dict[str, Any]:
         """What a redrive could change."""
@@ -454,24 +277,21 @@ class Slot:
                 if i.state == "running" and (i.node_id in about or i.tags.get(tags.REPLACES) == before.node)
             ),
             "nodes": [
-                _lasting(self.gw.ledger.node(node) or {}) for node in sorted(about & set(present) | about)
+                lasting(self.gw.ledger.node(node) or {}) for node in sorted(about & set(present) | about)
             ],
             "incidents": [row for row in self.gw.ledger.incidents() if row.get("node_id") in about],
-            "job": _lasting(self.row),
-            "scheduler": {k: status["scheduler"][self.name][k] for k in ("node_id", "isolated")},
+            "job": lasting(self.row),
+            "scheduler": {k: status["scheduler"][self.node_name][k] for k in ("node_id", "isolated")},
             "attempt": status["jobs"][self.job]["attempt"],
         }
 
     # --- afterwards ------------------------------------------------------------------------------------
 
     def rescue(self) -> bool:
-        """After a case that went wrong: make the place fit for the next one, if that can be done."""
         try:
-            row = self.row
-            for subject in (*row["nodes"].values(), self.job):
-                (self.world.faults / "plans" / f"{subject}.json").unlink(missing_ok=True)
-            for execution in self._running():
-                self.until(f"end of {execution}", lambda e=execution: e not in self._running(), 60)  # type: ignore[misc]
+            self.forget_plans(*self.subjects())
+            for execution in self.running():
+                self.until(f"end of {execution}", lambda e=execution: e not in self.running(), 60)  # type: ignore[misc]
             for node in self.row["nodes"].values():
                 if (self.gw.ledger.node(node) or {}).get("phase") == "ESCALATED":
                     self.order("heal_node", node_id=node, action="replace")
@@ -482,10 +302,9 @@ class Slot:
 
     def repair(self, case: Case) -> None:
         """What a person would order after such an end, by Planaria; the place is whole again."""
-        story = fault_cases.STORIES[case.story]
+        story = STORIES[case.story]
         old = self.node
-        for subject in (old, self.job):
-            (self.world.faults / "plans" / f"{subject}.json").unlink(missing_ok=True)
+        self.forget_plans(old, self.job)
         if story.isolated and story.begin in ("isolate it", "launch for it"):
             self.order(LAUNCH, node_id=old)
         elif story.isolated:
@@ -493,26 +312,9 @@ class Slot:
         elif story.resume == "ESCALATED":
             self.order("resume_job", job_id=self.job)
         self.until("a whole place after the repair", lambda: self.whole() == "", 60)
-        self.until("end of the repair", lambda: not self._running(), 60)
+        self.until("end of the repair", lambda: not self.running(), 60)
         rows = (r for r in self.gw.ledger.nodes() if r["node_id"] not in self.row["nodes"].values())
         for row in rows:
             if row.get("name") in self.row["names"] and not row.get("gone"):
                 with contextlib.suppress(PlanariaError):
                     self.gw.fleet.terminate(row["node_id"])
-
-
-def _said(event: dict[str, Any]) -> str:
-    if "stateEnteredEventDetails" in event:
-        return str(event["stateEnteredEventDetails"]["name"])
-    done = json.loads((event.get("taskSucceededEventDetails") or {}).get("output") or "{}").get("Payload")
-    if isinstance(done, dict):
-        return f"{done.get('result')} {done.get('reason')}"
-    failed = event.get("taskFailedEventDetails")
-    return f"failed: {failed['error']} {failed['cause'][:200]}" if failed else ""
-
-
-def _lasting(row: Row) -> Row:
-    """A node's or job's row without what reports and sweeps write by themselves."""
-    noise = {"watched", "seen", "recent", "times_missing", "resumes_pruned_at", "subjects", "asked_isolation"}
-    noise |= set(facts(Instance("", "")))  # sweep notes what EC2 says of an instance
-    return {key: value for key, value in row.items() if key not in noise}

@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Mapping
@@ -33,7 +34,8 @@ PROXY_SECONDS = 30.0
 
 class CampaignWorld(World):
     """faults: the folder that the hook reads. proxy: microburst's URL; what it refuses depends on the app id
-    in the user agent, `campaign-<n>` for the nth try of a throttled call."""
+    in the user agent, `campaign-<n>` for the nth try of a throttled call. submitting: held from idle nodes to
+    a placed job."""
 
     def __init__(self, folder: Path, cluster: Mapping[str, Any]) -> None:
         folder.mkdir(parents=True)
@@ -46,6 +48,7 @@ class CampaignWorld(World):
         super().__init__(config)
         self.faults = self.folder / FOLDER
         self.proxy = ""
+        self.submitting = threading.Lock()
         self._functions: list[str] = []
         self._microburst: subprocess.Popen[bytes] | None = None
 
