@@ -17,13 +17,13 @@ import yaml
 from planaria.cli import records
 from planaria.core.errors import InvalidInput
 from planaria.core.table import Row
-from planaria.sandbox import saved_steps
+from planaria.sandbox import saved_steps, slurm_cluster
 from planaria.sandbox.errors import SandboxError
 from planaria.sandbox.job_folder import JobFolder, read_json
 from planaria.sandbox.job_recipe import parse_job_recipe
 from planaria.sandbox.kept_logs import LoggedWorld
 from planaria.sandbox.plots import Breaks, TrainingPoint, png, read_points
-from planaria.sandbox.world import ROOT, WorldConfig, default_folder
+from planaria.sandbox.world import DEMO_CLUSTER, ROOT, WorldConfig, default_folder
 
 JOB_ID = "gpt-demo"
 RECIPE = ROOT / "recipes/jobs/gpt-demo.yaml"
@@ -36,6 +36,9 @@ FAULTS = {
     "kill-rank": "process killed",
 }
 """The faults that the demo can show, and what the plot calls them. `kill-rank` breaks the job and no node."""
+
+CLUSTERS = {"process": DEMO_CLUSTER, "slurm": ROOT / "recipes/clusters/demo-slurm.yaml"}
+"""The cluster file of each scheduler that the demo runs on."""
 
 FIRST_STEPS = 40
 """Steps before the fault, so that the curve has a beginning."""
@@ -52,7 +55,8 @@ DOLLARS_PER_TRANSITION = 0.025 / 1000
 
 @dataclass(frozen=True, slots=True)
 class DemoConfig:
-    """folder: None takes a temporary one. keep: leave the sandbox running. picture: where the PNG goes."""
+    """folder: None takes a temporary one. keep: leave the sandbox running. scheduler: process, or slurm where
+    it is installed. picture: where the PNG goes."""
 
     fault: str = "xid79"
     node: str = "demo-3"
@@ -61,6 +65,7 @@ class DemoConfig:
     keep: bool = False
     time_scale: float = 0.1
     boot_seconds: float = 3.0
+    scheduler: str = "process"
     picture: Path = Path("planaria-demo.png")
 
 
@@ -167,6 +172,8 @@ def run(config: DemoConfig, watcher: Watcher) -> Summary:
     """Blocks until the end. Raises SandboxError or InvalidInput with one sentence; whatever ends it, no
     process and no file is left, but for the picture, the logs of a failure and a sandbox to be kept."""
     _check_writable(config.picture)
+    if config.scheduler == "slurm" and (lack := slurm_cluster.missing()):
+        raise SandboxError(lack)
     with contextlib.ExitStack() as stack:
         if config.folder is not None:
             folder = config.folder
@@ -178,6 +185,7 @@ def run(config: DemoConfig, watcher: Watcher) -> Summary:
         world = LoggedWorld(
             WorldConfig(
                 folder=folder,
+                cluster_file=CLUSTERS[config.scheduler],
                 time_scale=config.time_scale,
                 boot_seconds=config.boot_seconds,
                 port=config.port,
@@ -206,12 +214,14 @@ class _Demo:
         self._watcher = watcher
         self._world = world
         self._gateways = world.gateways()
+        self._job_id = JOB_ID
         self._folder = JobFolder(world.job_folder(JOB_ID))
 
     def run(self) -> Summary:
         self._watcher.stage("starting the training job")
         document = recipe()
-        self._world.submit(JOB_ID, document)
+        self._job_id = self._world.submit(JOB_ID, document)
+        self._folder = JobFolder(self._world.job_folder(self._job_id))
         self._train(int(document["training"]["save_every"]))
         injected_at = time.time()
         wish = {"fault": self._config.fault, "node": self._config.node}
@@ -257,7 +267,7 @@ class _Demo:
             time.sleep(0.02)
 
     def _saved(self) -> bool:
-        found = saved_steps.list_steps(self._folder, JOB_ID)
+        found = saved_steps.list_steps(self._folder, self._job_id)
         return any(saved.state is saved_steps.SavedState.COMPLETE for saved in found)
 
     def _find_incident(self, since: float) -> str:
@@ -267,7 +277,7 @@ class _Demo:
         deadline = time.monotonic() + INCIDENT_SECONDS
         while time.monotonic() < deadline:
             for head in records.newest_first(self._gateways.ledger.incidents()):
-                mine = head.get("node_id") == lost and head.get("job_id") == JOB_ID
+                mine = head.get("node_id") == lost and head.get("job_id") == self._job_id
                 if mine and float(head.get("opened_at", 0)) >= since - 1:
                     return str(head["incident_id"])
             time.sleep(POLL_SECONDS)
@@ -278,7 +288,7 @@ class _Demo:
 
     def _lost_id(self) -> str:
         """The instance that had the node's name when the job began."""
-        job = self._gateways.jobs.job(JOB_ID) or {}
+        job = self._gateways.jobs.job(self._job_id) or {}
         rows = {row["node_id"]: row for row in self._gateways.ledger.nodes()}
         if self._config.node in rows:
             return self._config.node
@@ -349,7 +359,7 @@ class _Demo:
 
     def _transitions(self, head: Row) -> int:
         """State transitions of the incident's workflow and of the job's resume; 0 = unknown."""
-        job = self._gateways.jobs.job(JOB_ID) or {}
+        job = self._gateways.jobs.job(self._job_id) or {}
         client = self._world.emulator.client("stepfunctions") if self._world.emulator else None
         if client is None:
             return 0

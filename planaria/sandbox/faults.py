@@ -11,6 +11,7 @@ from planaria.memory.cluster_state import ClusterState
 from planaria.sandbox.jobs import Jobs
 from planaria.sandbox.node_process import GPUS, NodeProcess
 from planaria.sandbox.player import Player
+from planaria.sandbox.slurm_side import SlurmSide
 
 RANK_DIES_SECONDS = 0.2
 _XID = "NVRM: Xid (PCI:0000:b3:00.0): "
@@ -21,13 +22,15 @@ XID_119 = f"{_XID}119, pid=12345, Timeout after 6s of waiting for RPC response f
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What faults are made with. client: a boto3 client of the emulator by service name."""
+    """What faults are made with. client: a boto3 client of the emulator by service name. slurm: where it is
+    the sandbox's scheduler."""
 
     player: Player
     jobs: Jobs
     state: ClusterState
     lock: threading.RLock
     client: Callable[[str], Any]
+    slurm: SlurmSide | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,8 @@ def foreign_drain(case: Case) -> str:
         if name is None:
             raise InvalidInput(f"{case.called} is not in the scheduler")
         case.bench.state.foreign_isolate(name, reason, by="operator")
+    if case.bench.slurm is not None:
+        case.bench.slurm.drain(name, reason)
     case.bench.jobs.work()
     return f"{case.called}: isolated by an operator ({reason})."
 

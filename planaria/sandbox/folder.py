@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from planaria.core.errors import InvalidInput
-from planaria.sandbox import emulator
+from planaria.sandbox import emulator, slurm_cluster, slurm_side
 from planaria.sandbox.job_folder import read_json
 from planaria.sandbox.world import end_head
 
@@ -48,6 +48,7 @@ def end(folder: Path) -> bool:
     running = emulator.attach(folder / "emulator")
     if running is not None:
         running.stop()
+    slurm_cluster.stop(slurm_side.folder_of(folder))
     shutil.rmtree(folder)
     return True
 

@@ -28,7 +28,7 @@ from typing import IO, Any, Self
 from planaria.core.errors import InvalidInput, PlanariaError
 from planaria.core.scheduling import SchedulerRequest, Stop
 from planaria.memory.cluster_state import ClusterState
-from planaria.sandbox import faults
+from planaria.sandbox import faults, slurm_side
 from planaria.sandbox.documents import Documents
 from planaria.sandbox.emulator import KEY, REGION
 from planaria.sandbox.errors import SandboxError
@@ -37,6 +37,8 @@ from planaria.sandbox.local_api import LocalApi
 from planaria.sandbox.node_process import NodeProcess
 from planaria.sandbox.player import Player, PlayerConfig
 from planaria.sandbox.rank_server_process import RankServerProcess
+from planaria.sandbox.slurm_jobs import SlurmJobs
+from planaria.sandbox.slurm_side import SlurmSide
 from planaria.schedulers.wire import decode
 
 LONGEST_SOCKET_PATH = 107  # bytes, unix(7)
@@ -50,7 +52,9 @@ class HeadConfig:
     """folder: the sandbox's. endpoint: the emulator's URL. port: 0 takes a free one. token: empty makes one.
     boot_seconds, notice_seconds: as in PlayerConfig, each multiplied by time_scale for notice_seconds alone.
     node_role: ARN of the agents' role or empty. bus: empty is planaria-<cluster>. rank_command: the rank
-    server's program, empty for the real one. poll_seconds: how often EC2's records are read."""
+    server's program, empty for the real one. poll_seconds: how often EC2's records are read. slurm_head: the
+    instance id that stands for Slurm's head node; empty: the head schedules by itself. slurm_names: the names
+    that Slurm knows."""
 
     folder: str
     cluster: str
@@ -67,13 +71,16 @@ class HeadConfig:
     time_scale: float = 1.0
     poll_seconds: float = 0.1
     rank_command: tuple[str, ...] = ()
+    slurm_head: str = ""
+    slurm_names: tuple[str, ...] = ()
 
     @staticmethod
     def read(path: Path) -> "HeadConfig":
         """Raises InvalidInput with one sentence."""
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
-            document["rank_command"] = tuple(document.get("rank_command", ()))
+            for name in ("rank_command", "slurm_names"):
+                document[name] = tuple(document.get(name, ()))
             return HeadConfig(**document)
         except (OSError, ValueError, TypeError, AttributeError) as error:
             known = ", ".join(each.name for each in fields(HeadConfig))
@@ -124,9 +131,14 @@ class Head:
             environment=config.environment,
         )
         self.player = Player(settings, self.client, self)
-        self.jobs = Jobs(self.folder, self.state, self.lock, self._leader_of, ranks)
+        self.slurm: SlurmSide | None = None
+        if config.slurm_head:
+            side = self.slurm = SlurmSide(self.folder, config.slurm_names, self.state, self.lock)
+            self.jobs: Jobs = SlurmJobs(self.folder, self.state, self.lock, ranks, side.slurm, side.holder_of)
+        else:
+            self.jobs = Jobs(self.folder, self.state, self.lock, self._leader_of, ranks)
         self.documents = Documents(self.player.nodes, self.jobs, self._job_lives)
-        self.bench = faults.Bench(self.player, self.jobs, self.state, self.lock, self.client)
+        self.bench = faults.Bench(self.player, self.jobs, self.state, self.lock, self.client, self.slurm)
         self._api = LocalApi(
             config.port,
             self.token,
@@ -134,7 +146,7 @@ class Head:
                 ("POST", "/scheduler/submit"): self._scheduler_submit,
                 ("POST", "/scheduler/poll"): self._scheduler_poll,
                 ("POST", "/commands/submit"): self._commands_submit,
-                ("POST", "/commands/poll"): lambda body: self.documents.poll(_text(body, "ticket")),
+                ("POST", "/commands/poll"): self._commands_poll,
                 ("POST", "/inject"): lambda body: {"injected": faults.inject(self.bench, body)},
                 ("POST", "/jobs/submit"): self._jobs_submit,
                 ("GET", "/status"): lambda _: self.status(),
@@ -151,6 +163,8 @@ class Head:
         Raises SandboxError when a head runs from this folder already.
         """
         self._claim_folder()
+        if self.slurm is not None:
+            self.slurm.start()
         self.jobs.start()
         self.player.start()
         self._api.start()
@@ -167,6 +181,8 @@ class Head:
             return
         self.player.stop()
         self.jobs.stop()
+        if self.slurm is not None:
+            self.slurm.stop()
         (self.folder / "head.json").unlink(missing_ok=True)
         self._folder_lock.close()
         self._folder_lock = None
@@ -215,6 +231,11 @@ class Head:
                 }
                 for name, node in self.state.nodes.items()
             }
+        if self.slurm is not None:
+            # The mirror knows who has a name; whether it may work is Slurm's to say.
+            states = self.slurm.states()
+            for name, node in scheduler.items():
+                node["state"] = states.get(name, "UNKNOWN")
         return {
             "cluster": self.config.cluster,
             "pid": os.getpid(),
@@ -232,11 +253,15 @@ class Head:
             if not waits:
                 self.state.register(node.name, node.instance_id, node.address)
             self.state.node_up(node.instance_id)
+        if self.slurm is not None:
+            self.slurm.came_up(node.name, node.instance_id)
         self.jobs.work()
 
     def node_down(self, node: NodeProcess) -> None:
         with self.lock:
             self.state.node_down(node.instance_id)
+        if self.slurm is not None:
+            self.slurm.went_down(node.instance_id)
         # A rank may have joined the group while the group was killed.
         self.jobs.kill_ranks_on(node.instance_id)
         self.jobs.work()
@@ -244,6 +269,8 @@ class Head:
     # --- routes ----------------------------------------------------------------------------------
 
     def _scheduler_submit(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self.slurm is not None:
+            raise InvalidInput("the scheduler of this sandbox is Slurm; ask its head node's documents")
         request = decode(body)
         if isinstance(request, Stop):
             signal_number(request.signal)
@@ -273,7 +300,18 @@ class Head:
             raise InvalidInput("parameters must be an object")
         self.player.refresh()
         texts = {str(key): str(value) for key, value in parameters.items()}
-        return {"ticket": self.documents.submit(_text(body, "document"), node_ids, texts)}
+        document = _text(body, "document")
+        if self.slurm is not None and document.startswith(slurm_side.PREFIX):
+            if document in slurm_side.ENDING and isinstance(self.jobs, SlurmJobs):
+                self.jobs.stopping(texts.get("Jobs") or texts.get("Job", ""))
+            return {"ticket": self.slurm.submit(document, node_ids, texts)}
+        return {"ticket": self.documents.submit(document, node_ids, texts)}
+
+    def _commands_poll(self, body: dict[str, Any]) -> dict[str, Any]:
+        ticket = _text(body, "ticket")
+        if self.slurm is not None and self.slurm.owns(ticket):
+            return self.slurm.poll(ticket)
+        return self.documents.poll(ticket)
 
     def _jobs_submit(self, body: dict[str, Any]) -> dict[str, Any]:
         recipe = body.get("recipe")

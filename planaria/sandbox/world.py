@@ -22,7 +22,7 @@ from planaria.core.cluster import Capacity
 from planaria.core.errors import InvalidInput
 from planaria.core.ports import LaunchRequest
 from planaria.recipes import ClusterFile
-from planaria.sandbox import deploy, emulator, ports, processes
+from planaria.sandbox import deploy, emulator, ports, processes, slurm_cluster, slurm_side
 from planaria.sandbox.errors import SandboxError
 from planaria.sandbox.head import HeadConfig
 from planaria.schedulers.process import HeadClient
@@ -108,6 +108,7 @@ class World:
         if self.emulator is not None:
             self.emulator.stop()
             self.emulator = None
+        slurm_cluster.stop(slurm_side.folder_of(self.folder))
         if self._own:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -143,6 +144,8 @@ class World:
             time_scale=self.config.time_scale,
             rank_command=self.config.rank_command,
             poll_seconds=self.config.poll_seconds,
+            slurm_head=self.file.slurm.head_node if self.file.slurm else "",
+            slurm_names=tuple(f"{name}-{n}" for n in range(1, 1 + self._first_nodes())),
         )
         path = self.folder / "head.config.json"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -183,6 +186,9 @@ class World:
         else:
             outputs = deploy.deploy(self.emulator, context, progress=self.progress)
         self.outputs = {key: value for stack in outputs.values() for key, value in stack.items()}
+
+    def _first_nodes(self) -> int:
+        return sum(group.size for group in self.file.node_groups)
 
     def synthesized(self, assembly: Path) -> None:
         """With `direct`: the cloud assembly before it is deployed, for a test that changes it."""
@@ -259,9 +265,9 @@ class World:
         assert self.emulator is not None
         return sandbox_gateways(self.emulator, self.file, self.config.time_scale, self.outputs)
 
-    def submit(self, job_id: str, recipe: dict[str, Any]) -> None:
-        """Start a training job and register it in the ledger."""
-        submit_job(self.head(), self.gateways(), job_id, recipe)
+    def submit(self, job_id: str, recipe: dict[str, Any]) -> str:
+        """Start a training job and register it in the ledger. -> its id: Slurm gives it one of its own."""
+        return submit_job(self.head(), self.gateways(), job_id, recipe)
 
     def job_folder(self, job_id: str) -> Path:
         return self.folder / "jobs" / job_id
@@ -286,8 +292,10 @@ def sandbox_gateways(
     return Gateways(environment, Cluster.from_document(file.document(time_scale)), running.client)
 
 
-def submit_job(head: HeadClient, gateways: Gateways, job_id: str, recipe: dict[str, Any]) -> None:
+def submit_job(head: HeadClient, gateways: Gateways, job_id: str, recipe: dict[str, Any]) -> str:
+    """-> the id under which the ledger has it."""
     job = head.post("/jobs/submit", {"job_id": job_id, "recipe": recipe})
+    job_id = str(job["job_id"])
     deadline = time.monotonic() + READY_SECONDS
     while not job.get("placement"):
         if time.monotonic() > deadline:
@@ -298,6 +306,7 @@ def submit_job(head: HeadClient, gateways: Gateways, job_id: str, recipe: dict[s
     gateways.jobs.register(job_id, job["nodes"], nodes, {"attempt": job["attempt"], "recipe": recipe["name"]})
     for node in nodes:
         gateways.ledger.note_node(node, {"job_id": job_id})
+    return job_id
 
 
 def end_head(pid: int) -> None:

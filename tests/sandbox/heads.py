@@ -33,9 +33,9 @@ def eventually(look: Callable[[], Any], seconds: float = 15.0, what: str = "") -
         time.sleep(0.02)
 
 
-def done(poll: Callable[[str], Answer], ticket: str) -> dict[str, Any]:
+def done(poll: Callable[[str], Answer], ticket: str, seconds: float = 15.0) -> dict[str, Any]:
     """The value of a ticket once it is there."""
-    answer = eventually(lambda: (a := poll(ticket)).state is not AnswerState.PENDING and a)
+    answer = eventually(lambda: (a := poll(ticket)).state is not AnswerState.PENDING and a, seconds)
     assert answer.state is AnswerState.DONE, answer
     return dict(answer.value)
 
