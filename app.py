@@ -14,13 +14,16 @@ from pathlib import Path
 
 import aws_cdk as cdk
 
+from infra import placement_stack, ssm_documents
 from infra.assets import AssetError
 from infra.control_stack import ControlStack
+from infra.placement_stack import PlacementStack
 from infra.settings import NodeGroup, Reservation, Sandbox, Settings
+from infra.ssm_documents import CommandsStack
 from infra.state_stack import StateStack
 from infra.suppressions import accept_plain_http
 from planaria.core.errors import InvalidInput
-from planaria.recipes import ClusterFile, Scheduler
+from planaria.recipes import ClusterFile
 from planaria.recipes import NodeGroup as GroupInFile
 
 ROOT = Path(__file__).resolve().parent
@@ -30,11 +33,6 @@ def settings_of(app: cdk.App, root: Path = ROOT) -> Settings:
     """Read the context and the cluster file. Raises InvalidInput."""
     path = _text(app, "cluster")
     cluster = ClusterFile.load(root / path)
-    if cluster.scheduler is not Scheduler.PROCESS:
-        raise InvalidInput(
-            f"{path}: scheduler: {cluster.scheduler.value} has no adapter in this release, which has only "
-            f"the sandbox's; write {Scheduler.PROCESS.value}."
-        )
     time_scale = _number(app, "time_scale")
     groups = tuple(
         NodeGroup(
@@ -47,6 +45,8 @@ def settings_of(app: cdk.App, root: Path = ROOT) -> Settings:
             root_device=group.launch.root_device,
             root_gib=group.launch.root_gib,
             reservations=_reservations(cluster, group),
+            placement_group=group.placement_group,
+            efa=group.efa,
         )
         for group in cluster.node_groups
     )
@@ -64,7 +64,10 @@ def settings_of(app: cdk.App, root: Path = ROOT) -> Settings:
 
 
 def build(app: cdk.App, root: Path = ROOT) -> tuple[StateStack, ControlStack]:
-    """Add both stacks to the app. Raises InvalidInput, AssetError or ValueError with a sentence."""
+    """Add the stacks to the app; that of the SSM documents where there are any. -> the first two.
+
+    Raises InvalidInput, AssetError or ValueError with a sentence.
+    """
     settings = settings_of(app, root)
     common = {"env": cdk.Environment(region=settings.region), "tags": {"planaria:cluster": settings.cluster}}
 
@@ -74,10 +77,24 @@ def build(app: cdk.App, root: Path = ROOT) -> tuple[StateStack, ControlStack]:
 
     name = f"Planaria-{settings.cluster}"
     state = StateStack(app, f"{name}-State", settings, synthesizer=synthesizer(), **common)
+    placement = None
+    if placement_stack.wanted(settings):
+        placement = PlacementStack(app, f"{name}-Placement", settings, synthesizer=synthesizer(), **common)
     control = ControlStack(
-        app, f"{name}-Control", settings, state.exports, synthesizer=synthesizer(), **common
+        app,
+        f"{name}-Control",
+        settings,
+        state.exports,
+        placement.exports if placement is not None else {},
+        synthesizer=synthesizer(),
+        **common,
     )
     control.add_stack_dependency(state)
+    if placement is not None:
+        control.add_stack_dependency(placement)
+    if ssm_documents.names(settings):
+        commands = CommandsStack(app, f"{name}-Commands", settings, synthesizer=synthesizer(), **common)
+        control.add_stack_dependency(commands)  # a function must not send what is not there yet
     for number, warning in enumerate(settings.warnings):
         cdk.Annotations.of(control).add_warning_v2(f"planaria:cluster-file-{number}", warning)
     if not settings.tls_only:
@@ -93,8 +110,11 @@ def build(app: cdk.App, root: Path = ROOT) -> tuple[StateStack, ControlStack]:
 def _reservations(cluster: ClusterFile, group: GroupInFile) -> tuple[Reservation, ...]:
     """Each once, in the order of the offerings."""
     named = {o.reservation: o.capacity for o in group.offerings if o.reservation is not None}
+    within = {o.reservation for o in group.offerings if o.placement_group}
     return tuple(
-        Reservation(name, cluster.reserved_template(group, name), capacity == "capacity-block")
+        Reservation(
+            name, cluster.reserved_template(group, name), capacity == "capacity-block", name in within
+        )
         for name, capacity in named.items()
     )
 

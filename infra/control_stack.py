@@ -1,13 +1,15 @@
 """The control plane: everything that can be deleted and deployed again without losing anything."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from aws_cdk import CfnOutput, Stack
 from constructs import Construct
 
-from infra import asl
+from infra import asl, ssm_documents
 from infra.alarms import Alarms
 from infra.autoscaling_grants import group_arn
+from infra.eks_access import EksAccess
 from infra.event_path import EventPath
 from infra.functions import Functions, machine_arns
 from infra.grants import Targets
@@ -22,19 +24,27 @@ class ControlStack(Stack):
     """Wires the constructs."""
 
     def __init__(
-        self, scope: Construct, construct_id: str, settings: Settings, state: State, **stack: Any
+        self,
+        scope: Construct,
+        construct_id: str,
+        settings: Settings,
+        state: State,
+        placement_groups: Mapping[str, str],
+        **stack: Any,
     ) -> None:
+        """placement_groups: node group -> name of its placement group."""
         super().__init__(
             scope, construct_id, description=f"Planaria {settings.cluster}: control plane", **stack
         )
         machines = machine_arns(self, settings, asl.MACHINES)
         notices = Notices(self, "Notices", settings)
         event_path = EventPath(self, "Events", settings)
-        nodes = NodeGroups(self, "Nodes", settings, state.bucket_arn, event_path.bus.event_bus_arn)
+        bus_arn = event_path.bus.event_bus_arn
+        nodes = NodeGroups(self, "Nodes", settings, state.bucket_arn, bus_arn, placement_groups)
         targets = Targets(
             cluster=settings.cluster,
             table=state.table_arn,
-            bus=event_path.bus.event_bus_arn,
+            bus=bus_arn,
             bucket=state.bucket_arn,
             topic=notices.topic_arn,
             topic_key=notices.key_arn,
@@ -46,6 +56,9 @@ class ControlStack(Stack):
             snapshots=f"arn:{self.partition}:ec2:{self.region}::snapshot/*",
             node_role=nodes.role.role_arn,
             auto_scaling_groups=self._auto_scaling_groups(settings),
+            documents=self._documents(settings),
+            head_node=self._head_node(settings),
+            eks_cluster=self._eks_cluster(settings),
         )
         environment = {
             "PLANARIA_CLUSTER": settings.cluster,
@@ -58,6 +71,8 @@ class ControlStack(Stack):
             environment["PLANARIA_SANDBOX_URL"] = settings.sandbox.url
             environment["PLANARIA_SANDBOX_TOKEN"] = settings.sandbox.token
         functions = Functions(self, "Functions", settings, targets, environment).by_name
+        if targets.eks_cluster:
+            EksAccess(self, "EksAccess", settings.document["eks"]["cluster"], functions)
         workflows = Workflows(self, "Workflows", settings, functions, notices).by_name
         event_path.connect(functions["triage"], functions["sweep"], list(machines.values()))
 
@@ -84,7 +99,25 @@ class ControlStack(Stack):
         named += [f"{own}:security-group/{sg}" for group in groups for sg in group.security_groups]
         named += [f"{own}:key-pair/{group.key}" for group in groups if group.key]
         named += [f"{own}:launch-template/{template.ref}" for template in nodes.templates]
+        named += [f"{own}:placement-group/{name}" for name in nodes.placement_groups.values()]
         return tuple(dict.fromkeys(named))
+
+    def _documents(self, settings: Settings) -> dict[str, str]:
+        home = f"arn:{self.partition}:ssm:{self.region}:{self.account}:document"
+        names = ssm_documents.names(settings)
+        return {name: f"{home}/{ssm_documents.physical(settings, name)}" for name in names}
+
+    def _head_node(self, settings: Settings) -> str:
+        slurm = settings.document.get("slurm") or {}
+        named = slurm.get("head_node")
+        return f"arn:{self.partition}:ec2:{self.region}:{self.account}:instance/{named}" if named else ""
+
+    def _eks_cluster(self, settings: Settings) -> str:
+        """Its ARN; the sandbox has no EKS."""
+        if settings.document["scheduler"] != "eks" or settings.sandbox is not None:
+            return ""
+        name = settings.document["eks"]["cluster"]
+        return f"arn:{self.partition}:eks:{self.region}:{self.account}:cluster/{name}"
 
     def _auto_scaling_groups(self, settings: Settings) -> tuple[str, ...]:
         named = [group["auto_scaling_group"] for group in settings.document["node_groups"]]

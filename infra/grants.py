@@ -17,7 +17,9 @@ Conditions = Mapping[str, Mapping[str, Any]]
 class Targets:
     """The ARNs that grants name. machines: our name -> ARN; account_ec2: `arn:...:ec2:region:account`;
     launch_exact: image, templates, subnets, security groups and keys of the cluster file; reservations: its
-    capacity reservations and Capacity Blocks, of whichever account; auto_scaling_groups: those it names."""
+    capacity reservations and Capacity Blocks, of whichever account; auto_scaling_groups: those it names.
+    documents: of SSM, our name -> ARN; head_node: the instance with Slurm's controller, "" without Slurm;
+    eks_cluster: "" without EKS."""
 
     cluster: str
     table: str
@@ -33,6 +35,9 @@ class Targets:
     snapshots: str
     node_role: str
     auto_scaling_groups: tuple[str, ...] = ()
+    documents: Mapping[str, str] = field(default_factory=dict)
+    head_node: str = ""
+    eks_cluster: str = ""
 
 
 @dataclass(frozen=True, slots=True)

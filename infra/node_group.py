@@ -6,11 +6,15 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-fleet-launch-instances-c
 
 import base64
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
+from infra import ssm_documents
+from infra.command_grants import answers_whole
 from infra.grants import Grant, put_events
 from infra.settings import NodeGroup, Reservation, Settings
 from infra.suppressions import accept, accept_wildcards
@@ -25,10 +29,18 @@ class NodeGroups(Construct):
     """role: what every node runs as; templates: the launch templates, in the cluster file's order."""
 
     def __init__(
-        self, scope: Construct, construct_id: str, settings: Settings, bucket_arn: str, bus_arn: str
+        self,
+        scope: Construct,
+        construct_id: str,
+        settings: Settings,
+        bucket_arn: str,
+        bus_arn: str,
+        placement_groups: Mapping[str, str],
     ) -> None:
+        """placement_groups: node group -> name of its placement group."""
         super().__init__(scope, construct_id)
         self._settings = settings
+        self.placement_groups = placement_groups
         self.role = self._node_role(bucket_arn, bus_arn)
         self._profile = iam.CfnInstanceProfile(self, "Profile", roles=[self.role.role_name])
         self.templates = [
@@ -53,6 +65,7 @@ class NodeGroups(Construct):
                 (bucket_arn,),
                 {"StringLike": {"s3:prefix": CHECKPOINTS}},
             ),
+            *((answers_whole(bucket_arn),) if ssm_documents.names(self._settings) else ()),
         )
         if self._settings.sandbox is not None:
             grants = tuple(grant.in_sandbox() for grant in grants)
@@ -86,7 +99,9 @@ class NodeGroups(Construct):
             launch_template_data=template.LaunchTemplateDataProperty(
                 image_id=group.image,
                 key_name=group.key,
-                security_group_ids=list(group.security_groups),
+                security_group_ids=None if group.efa else list(group.security_groups),
+                network_interfaces=_interfaces(group) if group.efa else None,
+                placement=self._placement(group, reserved),
                 iam_instance_profile=template.IamInstanceProfileProperty(arn=self._profile.attr_arn),
                 metadata_options=template.MetadataOptionsProperty(
                     http_endpoint="enabled",
@@ -114,12 +129,41 @@ class NodeGroups(Construct):
             ),
         )
 
+    def _placement(
+        self, group: NodeGroup, reserved: Reservation | None
+    ) -> ec2.CfnLaunchTemplate.PlacementProperty | None:
+        """On-Demand and Spot, and a reservation that was made in the group's placement group."""
+        name = self.placement_groups.get(group.name)
+        if name is None or (reserved is not None and not reserved.in_placement_group):
+            return None
+        return ec2.CfnLaunchTemplate.PlacementProperty(group_name=name)
+
     def _user_data(self, group: NodeGroup) -> str:
-        """Tells the node where it belongs; the same group gives the same bytes."""
+        """Tells the node where it belongs and what it must have; the same group gives the same bytes."""
         here = {"cluster": self._settings.cluster, "group": group.name, "bus": self._settings.prefix}
-        text = json.dumps({**here, "region": self._settings.region}, sort_keys=True)
-        script = f"#!/bin/sh\nmkdir -p /etc/planaria\ncat > /etc/planaria/node.json <<'END'\n{text}\nEND\n"
+        files: dict[str, dict[str, Any]] = {"node.json": {**here, "region": self._settings.region}}
+        if group.efa:
+            files["hardware.json"] = {"efa": {"expected": len(group.efa)}}
+        script = "#!/bin/sh\nmkdir -p /etc/planaria\n"
+        for name, content in files.items():
+            text = json.dumps(content, sort_keys=True)
+            script += f"cat > /etc/planaria/{name} <<'END'\n{text}\nEND\n"
         return base64.b64encode(script.encode()).decode()
+
+
+def _interfaces(group: NodeGroup) -> list[ec2.CfnLaunchTemplate.NetworkInterfaceProperty]:
+    """The instance's own address first, then the EFA devices. The subnet is the fleet request's."""
+
+    def one(card: int, device: int, kind: str) -> ec2.CfnLaunchTemplate.NetworkInterfaceProperty:
+        return ec2.CfnLaunchTemplate.NetworkInterfaceProperty(
+            network_card_index=card,
+            device_index=device,
+            interface_type=kind,
+            groups=list(group.security_groups),
+            delete_on_termination=True,
+        )
+
+    return [one(0, 0, "interface"), *(one(card, device, "efa-only") for card, device in group.efa)]
 
 
 def _only_in(reserved: Reservation) -> ec2.CfnLaunchTemplate.CapacityReservationSpecificationProperty:

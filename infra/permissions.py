@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 
+from infra import eks_access
 from infra.autoscaling_grants import lifecycle_hooks, members
+from infra.command_grants import commands
 from infra.grants import (
     Grant,
     Maker,
@@ -30,6 +32,17 @@ _DESCRIBE = describe("ec2:DescribeInstances")
 # Whoever finds the last pending node of a job settled starts the job's resume.
 _RESUME: tuple[Maker, ...] = (starts("resume_job"), looks_at("resume_job"), stops("resume_job"))
 
+
+def _with_slurm(make: Maker) -> Maker:
+    """To list the nodes behind the names of jobs that nobody told Planaria of; for EKS see eks_access.py."""
+    return lambda to: make(to) if to.head_node else ()
+
+
+def _with_users(make: Maker) -> Maker:
+    """Where users submit jobs by themselves: one that cannot be started again is told of."""
+    return lambda to: make(to) if to.head_node or to.eks_cluster else ()
+
+
 BY_FUNCTION: Mapping[str, tuple[Maker, ...]] = {
     "triage": (
         rows,
@@ -42,12 +55,18 @@ BY_FUNCTION: Mapping[str, tuple[Maker, ...]] = {
         stops(*_OF_ALL),
         answers("heal_node", "launch_replacement", "resume_job", "refill_spares"),
         notices,
+        commands(slurm=("jobs-on",)),
     ),
     "sweep": (
         rows,
         held_events,
         listing,
-        describe("ec2:DescribeInstances", "ec2:DescribeInstanceStatus"),
+        describe(
+            "ec2:DescribeInstances",
+            "ec2:DescribeInstanceStatus",
+            "ec2:DescribeInstanceTopology",
+            "ec2:DescribeCapacityReservationTopology",
+        ),
         starts(*_OF_ALL, "refill_spares"),
         looks_at(*_OF_ALL, "refill_spares"),
         stops(*_OF_ALL),
@@ -56,11 +75,18 @@ BY_FUNCTION: Mapping[str, tuple[Maker, ...]] = {
         answers("heal_node"),
         sweep_events,
         notices,
+        commands(slurm=("node", "jobs-on", "jobs", "readmit", "hold", "topology"), nodes=("check",)),
     ),
     "begin_incident": (rows, _DESCRIBE, stops(*_OF_NODES)),
     "ask_approval": (rows, answers("heal_node"), notices),
     "handle_spot_interruption": (rows,),
-    "isolate_node": (rows, lifecycle_hooks),
+    "isolate_node": (
+        rows,
+        lifecycle_hooks,
+        commands(slurm=("isolate", "lost", "jobs-on", "jobs", "stop", "hold")),
+        _with_slurm(listing),
+        _with_users(notices),
+    ),
     "launch_replacement": (
         rows,
         _DESCRIBE,
@@ -71,15 +97,15 @@ BY_FUNCTION: Mapping[str, tuple[Maker, ...]] = {
     ),
     "await_node": (rows, _DESCRIBE, answers("heal_node", "launch_replacement", "refill_spares")),
     "reboot_node": (rows, on_own_instances("Reboot", "ec2:RebootInstances")),
-    "reset_gpu": (rows,),
-    "verify_node": (rows,),
+    "reset_gpu": (rows, commands(nodes=("reset-gpu",))),
+    "verify_node": (rows, commands(nodes=("check",))),
     "climb_ladder": (rows,),
     "continue_incident": (
         rows,
         starts("heal_node", "launch_replacement"),
         looks_at("heal_node", "launch_replacement"),
     ),
-    "admit_node": (rows,),
+    "admit_node": (rows, commands(slurm=("join", "readmit"))),
     "retire_node": (
         rows,
         _DESCRIBE,
@@ -89,10 +115,10 @@ BY_FUNCTION: Mapping[str, tuple[Maker, ...]] = {
     "tell_job": (rows, *_RESUME),
     "close_incident": (rows, *_RESUME, notices),
     "begin_resume": (rows,),
-    "choose_checkpoint": (rows,),
-    "requeue_job": (rows,),
+    "choose_checkpoint": (rows, commands(slurm=("jobs",))),
+    "requeue_job": (rows, commands(slurm=("requeue", "jobs", "place")), _with_slurm(listing)),
     "await_steps": (rows, answers("resume_job")),
-    "close_resume": (rows, notices),
+    "close_resume": (rows, notices, commands(slurm=("hold",))),
     "begin_refill": (rows,),
     "launch_spare": (rows, _DESCRIBE, launch, notices),
     "close_refill": (rows,),
@@ -102,4 +128,5 @@ BY_FUNCTION: Mapping[str, tuple[Maker, ...]] = {
 def of(function: str, targets: Targets, sandbox: bool) -> tuple[Grant, ...]:
     """Every grant of one function, in the table's order."""
     grants = tuple(grant for make in BY_FUNCTION[function] for grant in make(targets))
+    grants += eks_access.grants(function, targets)
     return tuple(grant.in_sandbox() for grant in grants) if sandbox else grants

@@ -8,17 +8,20 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A capacity reservation or a Capacity Block (is_block). template: the launch template that names it."""
+    """A capacity reservation or a Capacity Block (is_block). template: the launch template that names it.
+    in_placement_group: it was made in the node group's."""
 
     id: str
     template: str
     is_block: bool
+    in_placement_group: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
     """What its launch templates need. template: the name of the group's own; root_gib: size of the root
-    volume in GiB; reservations: each has a launch template of its own."""
+    volume in GiB; reservations: each has a launch template of its own; placement_group: it has a cluster
+    placement group; efa: network card and device index of each EFA device."""
 
     name: str
     template: str
@@ -29,6 +32,8 @@ class NodeGroup:
     root_device: str
     root_gib: int
     reservations: tuple[Reservation, ...] = ()
+    placement_group: bool = False
+    efa: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

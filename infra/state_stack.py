@@ -85,6 +85,7 @@ class Checkpoints(Construct):
                 # Pruned checkpoints can be brought back for a week; then they must stop costing money.
                 s3.LifecycleRule(id="pruned", noncurrent_version_expiration=Duration.days(7)),
                 s3.LifecycleRule(id="large-events", prefix="events/", expiration=Duration.days(90)),
+                s3.LifecycleRule(id="command-answers", prefix="commands/", expiration=Duration.days(7)),
             ],
             **common,
         )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from lambdas import members, resuming
 from lambdas.boundary import Event, Fields, task
-from planaria.core import attempts, console
+from planaria.core import attempts, console, job_facts
 from planaria.core.errors import Fenced, InvalidInput, PermanentError
 from planaria.core.incident import ACTIVE, Phase
 from planaria.core.plans import is_gone
@@ -57,8 +57,10 @@ def _claim(gw: Gateways, document: object, execution: str) -> Row:
 def _check_allowed(gw: Gateways, job: Row) -> None:
     """A node that was given up on and is still there may have been mended by hand: the scheduler decides."""
     job_id = str(job["job_id"])
-    if job.get("state") == "COMPLETED":
-        raise PermanentError(f"job {job_id} has come to its own end; there is nothing to resume")
+    if job_facts.over(job):
+        raise PermanentError(
+            f"job {job_id} has come to its own end ({job['state']}); there is nothing to resume"
+        )
     if job.get("resume_phase") in ACTIVE:
         raise PermanentError(f"resume {job['resume_number']} of job {job_id} is under way")
     if job.get("pending"):

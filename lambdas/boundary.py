@@ -6,6 +6,7 @@
 import functools
 import time
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from aws_lambda_powertools import Logger
@@ -22,6 +23,11 @@ logger = Logger()
 Event = Mapping[str, Any]
 Fields = dict[str, Any]
 POLL_SECONDS = 0.1
+LINGER_POLLS = 40
+"""Where answers take seconds (SSM): so many more polls, three times as far apart, has one invocation for all
+that it asks the scheduler, one thing after the other. That is twelve seconds, below the time-out of any Task
+that asks one; leaving each answer to the workflow's next try would take minutes."""
+_left: ContextVar[list[int] | None] = ContextVar("polls left", default=None)
 
 
 def task(function: Callable[[Event, Gateways], Fields]) -> Callable[[Event, object], Fields]:
@@ -29,7 +35,11 @@ def task(function: Callable[[Event, Gateways], Fields]) -> Callable[[Event, obje
 
     @functools.wraps(function)
     def handler(event: Event, context: object) -> Fields:
-        answer = _run(function, event)
+        token = _left.set([LINGER_POLLS])
+        try:
+            answer = _run(function, event)
+        finally:
+            _left.reset(token)
         logger.info(
             answer["result"],
             extra={"reason": answer["reason"], "subject": _subject(event)},
@@ -67,7 +77,8 @@ def _subject(event: Event) -> str:
 def ask_scheduler(gw: Gateways, event: Event, name: str, request: SchedulerRequest) -> dict[str, Any]:
     """The scheduler's answer, or Waiting; `event["carry"]` holds the ticket of an earlier try."""
     scheduler: Scheduler = gw.scheduler
-    return _ask(event, name, lambda: scheduler.submit(request), scheduler.poll)
+    linger = _linger if gw.scheduler_is_slow else _leave
+    return _ask(event, name, lambda: scheduler.submit(request), scheduler.poll, linger)
 
 
 def ask_command(
@@ -78,6 +89,33 @@ def ask_command(
     return _ask(event, document, lambda: commands.submit(document, nodes, parameters), commands.poll)
 
 
-def _ask(event: Event, name: str, submit: Callable[[], str], poll: Callable[[str], Answer]) -> dict[str, Any]:
+def _leave() -> bool:
+    return False
+
+
+def _linger() -> bool:
+    """Once more? Only in a Task: triage and sweep have others to see to."""
+    left = _left.get()
+    if left is None or left[0] <= 0:
+        return False
+    left[0] -= 1
+    time.sleep(3 * POLL_SECONDS)
+    return True
+
+
+def _ask(
+    event: Event,
+    name: str,
+    submit: Callable[[], str],
+    poll: Callable[[str], Answer],
+    linger: Callable[[], bool] = _leave,
+) -> dict[str, Any]:
     carry = event.get("carry") or {}
-    return asking.ask(name, submit, poll, carry, lambda: time.sleep(POLL_SECONDS))
+    try:
+        return asking.ask(name, submit, poll, carry, lambda: time.sleep(POLL_SECONDS), linger)
+    except Waiting as wait:
+        if not wait.carry:
+            raise
+        # What was answered before this in the same try is not asked again: two answers that each take longer
+        # than one try would never meet.
+        raise Waiting(str(wait), {**carry, **wait.carry}) from None

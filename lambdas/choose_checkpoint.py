@@ -6,9 +6,9 @@ First it must be clear that all nodes of the job work.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lambdas import members, survivors
+from lambdas import members, own_checkpoints, survivors
 from lambdas.boundary import Event, Fields, ask_command, task
-from planaria.core import attempts, checkpoints
+from planaria.core import attempts, checkpoints, job_facts
 from planaria.core.errors import PermanentError, Waiting
 from planaria.core.plans import is_gone
 from planaria.core.table import Row
@@ -28,6 +28,9 @@ def handler(event: Event, gw: Gateways) -> Fields:
     if DOCUMENT not in carry:
         _settle(gw, job)
         members.fit(gw, job, int(carry.get("looks", 0)))
+    if job_facts.finds_its_checkpoints(job):
+        step, why = own_checkpoints.look(gw, event, job)
+        return _chosen(gw, job, step, why)
     witnesses = _witnesses(gw, job)
     node = carry.get("witness") or witnesses[0]
     step, why = _choose(gw, job, _listed(gw, event, job_id, node))
@@ -36,6 +39,11 @@ def handler(event: Event, gw: Gateways) -> Fields:
             # An empty list may be a file system that is not mounted there.
             raise Waiting(f"{node} sees no checkpoint; another node is asked", {"witness": witnesses[1]})
         _refuse_step_0(job)
+    return _chosen(gw, job, step, why)
+
+
+def _chosen(gw: Gateways, job: Row, step: int, why: str) -> Fields:
+    job_id, number = str(job["job_id"]), int(job["resume_number"])
     gw.jobs.write_resume(job_id, number, {"resume_step_chosen": step, "resume_step_reason": why})
     for name in sorted(job.get("credits", {})):
         gw.ledger.note_incident(name, {"resume_step": step, "resume_step_reason": why})

@@ -4,7 +4,7 @@ Each call does what is still open and answers WAIT until all is done. How a node
 `drain`: its jobs are let come to their own end, or save a checkpoint first, or are stopped at once.
 """
 
-from lambdas import saving, scaling
+from lambdas import registering, saving, scaling
 from lambdas.boundary import Event, Fields, ask_scheduler, task
 from lambdas.survivors import hold_survivors, let_go
 from planaria.core import plans
@@ -17,6 +17,9 @@ from planaria.core.table import Row
 from planaria.wiring import Gateways
 
 GRACE_SECONDS = 2.0
+
+SAVING_SECONDS = 30.0
+"""On a node that works: a job of Slurm or EKS saves when it is told to end (SIGTERM). As Slurm's KillWait."""
 
 SAVE_SHARE = 0.2
 """Of the drain's time: how much is left for a checkpoint where the jobs were let run on."""
@@ -32,6 +35,8 @@ def handler(event: Event, gw: Gateways) -> Fields:
     if row.get("replaced_by"):
         return {}  # an earlier execution got as far: the name is the replacement's now
     scaling.prolong(gw, row)
+    if incident["verb"] == "remove" and "isolation_asked" not in row:
+        _needed(event, gw)
     if not plans.isolated_by(row, incident["mark"]):
         row = _isolate(event, gw)
     row = _let_finish(event, gw, row)
@@ -55,8 +60,8 @@ def _isolate(event: Event, gw: Gateways) -> Row:
     name, mark = incident["name"], incident["mark"]
     # Before it is asked for: a session that is cancelled meanwhile must know what to take back.
     row = gw.ledger.write(node, session, sets={"isolation_asked": mark})
-    request = (Lost if plans.is_gone(row) else Isolate)((name,), mark)
-    word = str(ask_scheduler(gw, event, "isolate", request).get(name, "UNKNOWN: no answer for this node"))
+    answer = ask_scheduler(gw, event, "isolate", Isolate((name,), mark))
+    word = str(answer.get(name, "UNKNOWN: no answer for this node"))
     if word.startswith("FOREIGN"):
         # Told to the other branch, which may be waiting for capacity that is not wanted any more.
         gw.ledger.write(node, session, sets={"isolation_refused": True})
@@ -97,19 +102,20 @@ def _let_finish(event: Event, gw: Gateways, row: Row) -> Row:
 def _empty(event: Event, gw: Gateways, row: Row) -> None:
     """End the jobs whose ranks run here: without this node they cannot go on."""
     incident = event["incident"]
-    node, session, name = incident["node_id"], int(incident["session"]), incident["name"]
-    found = ask_scheduler(gw, event, "jobs_on", JobsOn((name,))).get(name, [])
-    jobs = sorted({*found, *row.get("stopped_jobs", []), incident["job_id"]} - {""})
-    if not jobs:
-        return
-    if jobs != row.get("stopped_jobs") or "stop_at" not in row["isolation"]:
+    node, session = incident["node_id"], int(incident["session"])
+    jobs = registering.affected(gw, event, row)
+    if jobs and (jobs != row.get("stopped_jobs") or "stop_at" not in row["isolation"]):
         sets = {"stopped_jobs": jobs, ("isolation", "stop_at"): gw.clock.now()}
         row = gw.ledger.write(node, session, sets=sets)
     for job in jobs:
         gw.jobs.wait_for(job, node, incident["incident_id"])
         hold_survivors(gw, event, job)
         gw.jobs.stopping(job, node, incident["incident_id"], gw.clock.now())
-    stopped = ask_scheduler(gw, event, "stop", Stop(tuple(jobs), "TERM", GRACE_SECONDS))
+    if plans.is_gone(row):
+        _give_up(event, gw, row)
+    if not jobs:
+        return
+    stopped = ask_scheduler(gw, event, "stop", Stop(tuple(jobs), "TERM", _grace(gw, incident, row)))
     left = sorted(job for job, word in stopped.items() if word == "COMPLETING")
     if left:
         _force(event, gw, row, left[0])
@@ -117,6 +123,39 @@ def _empty(event: Event, gw: Gateways, row: Row) -> None:
         gw.jobs.completed(job)
         let_go(gw, gw.jobs.job(job) or {})
     gw.ledger.step(incident["incident_id"], Step.JOB_STOPPED, gw.clock.now())
+
+
+def _needed(event: Event, gw: Gateways) -> None:
+    """Raises PermanentError where a job runs on a node that a person wants to remove: nobody would take its
+    place. Of a job that the node's row names the order itself was refused (lambdas/begin_incident.py)."""
+    name = event["incident"]["name"]
+    if gw.cluster.scheduler == registering.UNAWARE:
+        return
+    if jobs := ask_scheduler(gw, event, "jobs_on", JobsOn((name,))).get(name, []):
+        raise PermanentError(
+            f"{name} runs job {jobs[0]}, which needs it, so it is not terminated; replace the node instead, "
+            "or end the job first"
+        )
+
+
+def _grace(gw: Gateways, incident: Event, row: Row) -> float:
+    if gw.cluster.scheduler == registering.UNAWARE or incident["drain"] == Drain.STOP:
+        return GRACE_SECONDS
+    left = plans.drain_until(row, gw.cluster.policy) - float(row["isolation"]["stop_at"])
+    return float(int(max(GRACE_SECONDS, min(SAVING_SECONDS, left))))
+
+
+def _give_up(event: Event, gw: Gateways, row: Row) -> None:
+    """EC2 has ended the node: so are its jobs, at once. Only now, for the scheduler then gives their other
+    nodes to whoever waits for some, unless they are held."""
+    incident, name = event["incident"], event["incident"]["name"]
+    if "lost_at" in row["isolation"]:
+        return
+    word = str(ask_scheduler(gw, event, "lost", Lost((name,), incident["mark"])).get(name, "UNKNOWN"))
+    if word != "ISOLATED":
+        raise Waiting(f"{name} is gone and the scheduler does not give it up yet: {word}")
+    sets = {("isolation", "lost_at"): gw.clock.now()}
+    gw.ledger.write(incident["node_id"], int(incident["session"]), sets=sets)
 
 
 def _force(event: Event, gw: Gateways, row: Row, job: str) -> None:

@@ -6,7 +6,7 @@ the node's row give; so it goes on in another execution as it went on before.
 
 from typing import Any
 
-from lambdas import advising, gangs, replacement_rows, scaling, spares, staying
+from lambdas import advising, gangs, nearness, replacement_rows, scaling, spares, staying
 from lambdas.boundary import Event, Fields, task
 from lambdas.ending import give_back
 from lambdas.launching import NoOffering, Order, launch_one
@@ -118,7 +118,7 @@ def _launch(incident: Event, gw: Gateways, row: Row, group: NodeGroup) -> Row:
     scaling.await_isolation(row, group)
     if not row.get("launch"):
         _cool_own(gw, row, group)
-    listed = offerings.in_order(group, row)
+    listed = nearness.listed(gw, incident, row, group)
     if not listed:
         _nowhere_else(gw, row, group)
     order = Order(

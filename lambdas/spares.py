@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from lambdas import quarantining
+from lambdas import nearness, quarantining
 from planaria.core import pool, verification
 from planaria.core.cluster import NodeGroup
 from planaria.core.incident import ACTIVE
@@ -43,7 +43,7 @@ def take(gw: Gateways, group: NodeGroup, incident: Mapping[str, Any], row: Row) 
     node, name = str(incident["node_id"]), str(incident["incident_id"])
     mine = [spare for spare in view.of(SpareState.TAKEN) if pool.taken_for(spare) == node]
     free = [spare for spare in view.of(SpareState.FREE) if not pool.not_now(spare, gw.cluster.policy, now)]
-    order = sorted(free, key=lambda spare: pool.best_first(row, spare))
+    order = nearness.spares(gw, incident, row, view, free)
     for spare in [spare for spare in mine if not pool.unfit(spare)] + order:
         if _taken(gw, spare, node, name, now):
             return str(spare["node_id"])

@@ -19,7 +19,8 @@ def stays(gw: Gateways, row: Row) -> bool:
     groups = gw.cluster.node_groups
     group = groups.get(row.get("group") or next(iter(groups)))
     launches = group is not None and not group.auto_scaling_group
-    return launches and planned.stays(row, gw.cluster.policy, gw.clock.now())
+    unaware = gw.cluster.scheduler != "process"
+    return launches and planned.stays(row, gw.cluster.policy, gw.clock.now(), unaware)
 
 
 def jobs_to_wait(gw: Gateways, row: Row) -> list[str]:

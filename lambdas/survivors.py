@@ -7,6 +7,7 @@ too: its replacement takes that name. The requeue ends the hold; so does its tim
 from typing import Any
 
 from lambdas.boundary import Event, ask_scheduler
+from planaria.core import job_facts
 from planaria.core.errors import PermanentError, PlanariaError, Waiting
 from planaria.core.scheduling import Hold
 from planaria.core.table import Row
@@ -22,7 +23,7 @@ def hold_survivors(gw: Gateways, event: Event, job: str) -> None:
     failing, the job is being healed. Waiting while the scheduler has not answered."""
     incident, now = event["incident"], gw.clock.now()
     row = gw.jobs.job(job)
-    if row is None or row.get("state") == "COMPLETED" or row.get("given_up"):
+    if row is None or job_facts.over(row) or row.get("given_up"):
         return
     known = row.get("hold") or {}
     mine = known.get("by") == incident["incident_id"]
@@ -46,9 +47,10 @@ def hold_survivors(gw: Gateways, event: Event, job: str) -> None:
 
 def _names(gw: Gateways, incident: Event, job: Row) -> tuple[str, ...]:
     """The job's names, but for those that another job which is stopped with it holds: two jobs must not keep
-    each other off a node."""
-    stopped = (gw.ledger.node(incident["node_id"]) or {}).get("stopped_jobs", [])
-    before = [gw.jobs.job(other) or {} for other in sorted(stopped) if other < job["job_id"]]
+    each other off a node. Those that were there come first (lambdas/registering.py)."""
+    stopped = list((gw.ledger.node(incident["node_id"]) or {}).get("stopped_jobs", []))
+    first = stopped[: stopped.index(job["job_id"])] if job["job_id"] in stopped else []
+    before = [gw.jobs.job(other) or {} for other in first]
     held = {name for other in before for name in other.get("names", ())}
     return tuple(name for name in job["names"] if name not in held)
 

@@ -11,15 +11,19 @@ from typing import Any
 from lambdas import (
     approvals,
     closing_resume,
+    expired_holds,
     holding,
     inventory,
+    job_watch,
     lasting,
     left_nodes,
+    locating,
     node_events,
     opening,
     planned_due,
     replacements,
     resuming,
+    slurm_topology,
     spare_pool,
     staying,
     undoing,
@@ -45,7 +49,10 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
     each(half, "close of", lambda row: gw.ledger.finish_close(row, gw.clock.now()))
     each(nodes, "cancelling of", lambda row: node_events.finish_cancel(gw, row))
     cancelled = [row for row in nodes if undoing.outstanding(row)]
+    watched = 0 if event.get("detail-type") == STATUS_CHANGE else job_watch.look(gw, jobs, nodes)
+    jobs = gw.jobs.jobs() if watched else jobs
     counts = {
+        "watched": watched,
         "claims": _claims(gw, nodes),
         "undone": each(cancelled, "undoing of", lambda row: undoing.undo(gw, row)),
         "jobs": _jobs(gw, jobs),
@@ -60,6 +67,9 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
         counts["held"] = holding.release(gw, nodes)
         counts["planned"] = planned_due.release(gw, nodes, jobs)
         counts["spares"] = spare_pool.keep(gw, nodes)
+        counts["holds"] = expired_holds.end(gw)
+        counts["located"] = locating.keep(gw, nodes)
+        counts["topology"] = slurm_topology.keep(gw, nodes)
     logger.info("swept", extra=counts)
     return counts
 

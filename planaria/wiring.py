@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planaria.core.breaker import Breaker, allowed
-from planaria.core.cluster import Cluster
+from planaria.core.cluster import Cluster, Eks, Slurm
 from planaria.core.errors import InvalidInput, PermanentError
 from planaria.core.job_ledger import JobLedger
 from planaria.core.ledger import Ledger
@@ -32,6 +32,7 @@ from planaria.core.ports import (
 )
 from planaria.core.singly import Singly
 from planaria.core.strangers import Strangers
+from planaria.core.topology import NetworkTopology
 
 if TYPE_CHECKING:
     from planaria.aws.autoscaling import AutoScalingFleet
@@ -124,6 +125,17 @@ class Gateways:
         )
 
     @functools.cached_property
+    def topology(self) -> NetworkTopology:
+        from planaria.aws.topology import Ec2Topology
+
+        ec2 = Ec2Topology(self._client("ec2"))
+        if self.cluster.eks is None:
+            return ec2
+        from planaria.schedulers.eks.connect import places
+
+        return places(self.cluster.eks.cluster, self._client, self.clock.now, ec2)
+
+    @functools.cached_property
     def workflows(self) -> Workflows:
         from planaria.aws.stepfunctions import StepFunctions
 
@@ -156,19 +168,46 @@ class Gateways:
 
     @functools.cached_property
     def scheduler(self) -> Scheduler:
-        if self.cluster.scheduler != "process":
-            raise PermanentError(
-                f"scheduler {self.cluster.scheduler!r} has no adapter in this release; only `process` has"
-            )
-        from planaria.schedulers.process import ProcessScheduler
+        match self.cluster:
+            case Cluster(scheduler="process"):
+                from planaria.schedulers.process import ProcessScheduler
 
-        return ProcessScheduler(self._need("PLANARIA_SANDBOX_URL"), self._need("PLANARIA_SANDBOX_TOKEN"))
+                return ProcessScheduler(*self._sandbox())
+            case Cluster(scheduler="slurm", slurm=Slurm(head_node=head_node)):
+                from planaria.schedulers.slurm import SlurmScheduler
+
+                return SlurmScheduler(self.commands, head_node, self.table, self.clock)
+            case Cluster(scheduler="eks", eks=Eks(cluster=name, namespaces=namespaces)):
+                from planaria.schedulers.eks.connect import connect
+
+                return connect(name, namespaces, self._client, self.ledger, self.clock.now)
+        word = self.cluster.scheduler
+        raise PermanentError(f"the cluster file says nothing about scheduler {word!r}: deploy it again")
+
+    @property
+    def scheduler_is_slow(self) -> bool:
+        """Its answers come over SSM, in seconds. In the sandbox they do not, and its workflows' time-outs are
+        shorter than on AWS."""
+        return self.cluster.scheduler == "slurm" and not self._environment.get("PLANARIA_SANDBOX_URL")
 
     @functools.cached_property
     def commands(self) -> Commands:
-        from planaria.schedulers.process import ProcessCommands
+        """In the sandbox its head runs the documents, whatever the scheduler is."""
+        if self._environment.get("PLANARIA_SANDBOX_URL"):
+            from planaria.schedulers.process import ProcessCommands
 
-        return ProcessCommands(self._need("PLANARIA_SANDBOX_URL"), self._need("PLANARIA_SANDBOX_TOKEN"))
+            return ProcessCommands(*self._sandbox())
+        from planaria.aws.ssm import SsmCommands
+
+        bucket = self._need("PLANARIA_BUCKET")
+        client = self._client("ssm")
+        return SsmCommands(
+            client, self.cluster.name, bucket, lambda key: self.objects.get(key), self.clock.now
+        )
+
+    def _sandbox(self) -> tuple[str, str]:
+        """The address of the sandbox's head, and the token for it."""
+        return self._need("PLANARIA_SANDBOX_URL"), self._need("PLANARIA_SANDBOX_TOKEN")
 
     def _need(self, name: str) -> str:
         value = self._environment.get(name)

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from planaria.sandbox import slurm_cluster
+
 ROOT = Path(__file__).resolve().parents[1]
 
 REQUIRED = {name.strip() for name in os.environ.get("PLANARIA_REQUIRE", "").split(",") if name.strip()}
-"""Parts whose absence fails a test instead of skipping it; CI sets `torch,emulator`."""
+"""Parts whose absence fails a test instead of skipping it; CI sets `torch,emulator,cdk,slurm`."""
 
 
 def _module(name: str) -> Callable[[], bool]:
@@ -27,6 +29,7 @@ PARTS: dict[str, Callable[[], bool]] = {
     "microburst": _module("microburst"),
     "node": lambda: shutil.which("node") is not None or (Path(sys.executable).parent / "node").exists(),
     "cdk": lambda: (ROOT / "node_modules/.bin/cdk").exists() or shutil.which("cdk") is not None,
+    "slurm": lambda: not slurm_cluster.missing(),
 }
 
 

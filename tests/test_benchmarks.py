@@ -22,7 +22,9 @@ from benchmarks import (
     healed,
     healing,
     lambda_probe,
+    networks,
     observed,
+    placement,
     storms,
     timelines,
     transitions,
@@ -842,3 +844,74 @@ def test_three_nodes_of_a_small_fleet_are_healed_at_once() -> None:
     # The first call of each process is left out, so with three nodes a step may have none.
     assert sum(step["per_node"] for step in found["steps"].values()) > 1
     assert found["usd_per_recovery"] < 0.01
+
+
+# --- placement ------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_is_the_same_one_each_time_and_as_large_as_it_may_be() -> None:
+    for number in (0, 1, 7):
+        found = networks.network(number)
+        assert found == networks.network(number)
+        assert 32 <= found.nodes <= networks.MOST_NODES
+        assert 1 <= found.count <= len(found.spares) <= len(found.idle)
+        assert {len(path) for path in found.job} <= {0, 3}
+    assert networks.network(5, large=True).nodes == networks.MOST_NODES
+    assert any(not candidate.path for candidate in networks.network(3).idle), "some places are unknown"
+
+
+def test_the_optimum_by_trying_all_is_what_the_tree_gives_and_no_way_is_better() -> None:
+    for number in range(20):
+        of = networks.network(number)
+        if of.ways > 500:
+            continue
+        best = networks.optimum(of)
+        assert networks.added(networks.planaria, of) == best
+        assert all(networks.added(choice, of) >= best for choice in placement.WAYS.values())
+        for choice in placement.WAYS.values():
+            assert len(set(choice(of))) == of.count
+
+
+def test_a_way_that_misses_the_optimum_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "planaria", networks.first_fit)
+    found = placement.Measured()
+    for number in range(30):
+        found.look(networks.network(number))
+    met = placement.aims(with_times(found, 1.0))
+    assert not met["share_of_two_to_eight_at_the_optimum"].met
+    assert not met["share_of_single_replacements_at_the_optimum"].met
+    assert not met["cases_worse_than_one_after_the_other"].met
+
+
+def with_times(found: placement.Measured, milliseconds: float) -> placement.Measured:
+    for values in found.decisions.values():
+        values.append(milliseconds)
+        found.processor.append(milliseconds)
+    return found
+
+
+def test_the_line_of_placement_has_the_agreed_keys() -> None:
+    found = placement.Measured()
+    for number in range(6):
+        found.look(networks.network(number))
+    with_times(found, 12.0)
+    document = json.loads(line("placement", Machine.here(), placement.figures(found), placement.aims(found)))
+    assert list(document) == ["benchmark", "date", "machine", "figures", "aims"]
+    assert all(aim["met"] for aim in document["aims"].values()), document["aims"]
+    assert set(document["figures"]["hops_added_over_the_optimum"]) == set(placement.WAYS)
+    assert document["figures"]["hops_added_over_the_optimum"]["planaria"]["mean"] == 1.0
+    assert all(rival["why"] for rival in document["figures"]["rivals"].values())
+    slow = placement.aims(with_times(found, 50.0))
+    assert not slow["processor_milliseconds_per_decision_at_4096_nodes_p99"].met
+
+
+@pytest.mark.parametrize("text", ["--clusters=0", "--large=0", "--clusters=many"])
+def test_bad_options_of_placement_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        placement.parse([text])
+    assert ended.value.code == 2
+    assert "must be a whole number from" in capsys.readouterr().err
+
+
+def test_the_defaults_of_placement_are_those_of_the_published_figures() -> None:
+    assert placement.parse([]) == placement.Options(1000, 100) == placement.Options()

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from planaria.core import catalog
-from planaria.core.cluster import Cluster
+from planaria.core.cluster import Cluster, Eks, Slurm
 from planaria.core.errors import InvalidInput
 from planaria.core.overrides import _NO_FAULTS
 from planaria.recipes import ClusterFile, Policy
@@ -18,6 +18,7 @@ GOOD: dict[str, Any] = {
     "name": "c",
     "region": "eu-west-1",
     "scheduler": "slurm",
+    "slurm": {"head_node": "i-0123456789abcdef0"},
     "node_groups": [
         {
             "name": "gpu",
@@ -70,6 +71,8 @@ def test_document(tmp_path: Path) -> None:
     document = _load(tmp_path, GOOD).document(0.5)
     assert document["version"] == 1
     assert document["scheduler"] == "slurm"
+    assert document["slurm"] == {"head_node": "i-0123456789abcdef0", "topology": "none"}
+    assert document["eks"] is None
     assert document["time_scale"] == 0.5
     assert document["policy"] == {
         "mode": "act",
@@ -118,6 +121,7 @@ def test_document(tmp_path: Path) -> None:
             "size": 2,
             "spares": 0,
             "auto_scaling_group": "",
+            "placement_group": False,
             "launch_template": "planaria-c-gpu",
             "offerings": [
                 {
@@ -126,6 +130,7 @@ def test_document(tmp_path: Path) -> None:
                     "subnet": "subnet-0123456789abcdef0",
                     "zone": "",
                     "reservation": "",
+                    "placement_group": False,
                     "launch_template": "",
                 },
                 {
@@ -134,11 +139,28 @@ def test_document(tmp_path: Path) -> None:
                     "subnet": "subnet-0123456789abcdef1",
                     "zone": "",
                     "reservation": "",
+                    "placement_group": False,
                     "launch_template": "",
                 },
             ],
         }
     ]
+
+
+def test_schedulers_are_understood_by_the_lambdas(tmp_path: Path) -> None:
+    slurm = Cluster.from_document(_load(tmp_path, GOOD).document())
+    assert (slurm.slurm, slurm.eks) == (Slurm("i-0123456789abcdef0", "none"), None)
+    document = _changed("slurm", None) | {"scheduler": "eks", "eks": {"cluster": "c"}}
+    eks = Cluster.from_document(_load(tmp_path, document).document())
+    assert (eks.slurm, eks.eks) == (None, Eks("c", ("default",)))
+
+
+def test_an_auto_scaling_group_has_its_own_placement_group(tmp_path: Path) -> None:
+    content = _changed("node_groups.0.placement_group", True)
+    assert _load(tmp_path, content).document()["node_groups"][0]["placement_group"] is True
+    content["node_groups"][0]["auto_scaling_group"] = "asg"
+    with pytest.raises(InvalidInput, match="is set in an Auto Scaling group's own launch template"):
+        _load(tmp_path, content)
 
 
 def test_defaults_are_the_lambdas_defaults(tmp_path: Path) -> None:
@@ -159,6 +181,33 @@ def test_defaults_are_the_lambdas_defaults(tmp_path: Path) -> None:
         ("name", 7, "name: must be text, not 7 (put it in quotes)."),
         ("region", "us", "region: must be an AWS region such as us-east-1, not 'us'."),
         ("scheduler", "lsf", "scheduler: must be 'process', 'slurm' or 'eks', not 'lsf'."),
+        (
+            "slurm",
+            None,
+            "scheduler slurm needs the section slurm, such as slurm: {head_node: i-0123456789abcdef0}.",
+        ),
+        (
+            "scheduler",
+            "eks",
+            "scheduler eks needs the section eks, such as eks: {cluster: my-cluster, namespaces: [default]}.",
+        ),
+        ("scheduler", "process", "the section slurm is only for scheduler slurm."),
+        ("eks", {"cluster": "c"}, "the section eks is only for scheduler eks."),
+        ("slurm", {}, "slurm.head_node: is missing."),
+        (
+            "slurm.head_node",
+            "head",
+            "slurm.head_node: must be an instance id such as i-0123456789abcdef0, not 'head'.",
+        ),
+        ("slurm.topology", "block", "slurm.topology: must be 'none' or 'tree', not 'block'."),
+        ("slurm.headnode", "i-1", "slurm.headnode: is no known key (is head_node meant?)."),
+        ("eks", {"cluster": "-c"}, "eks.cluster: must be the name of an EKS cluster, not '-c'."),
+        (
+            "eks",
+            {"cluster": "c", "namespaces": ["Team"]},
+            "eks.namespaces[0]: must be a namespace such as team-a, not 'Team'.",
+        ),
+        ("eks", {"cluster": "c", "namespaces": []}, "eks.namespaces: must list at least one entry."),
         ("extra", 1, "extra: is no known key."),
         ("policy.max_atempts", 3, "policy.max_atempts: is no known key (is max_attempts meant?)."),
         ("policy.mode", True, "policy.mode: must be 'act', 'approve' or 'observe', not True."),
@@ -318,6 +367,24 @@ def test_defaults_are_the_lambdas_defaults(tmp_path: Path) -> None:
             "node_groups.0.offerings.0.subnet",
             "subnet-0123456789abcdef9",
             "node_groups[0]: offerings name subnet-0123456789abcdef9, which launch.subnets does not list.",
+        ),
+        (
+            "node_groups.0.offerings.0.placement_group",
+            True,
+            "node_groups[0].offerings[0]: placement_group is for capacity reservation, not on-demand.",
+        ),
+        (
+            "node_groups.0.offerings.0",
+            {
+                "instance_type": "p5.48xlarge",
+                "capacity": "reservation",
+                "reservation": "cr-0123456789abcdef0",
+                "placement_group": True,
+            },
+            (
+                "node_groups[0]: the offering of cr-0123456789abcdef0 lies in a placement group, but the "
+                "node group has none (placement_group: true)."
+            ),
         ),
     ],
 )

@@ -30,6 +30,8 @@ class Rule:
 
 
 CORE = frozenset({"planaria.core"})
+RECIPES = frozenset({"planaria.recipe_errors", "planaria.recipe_nodes", "planaria.recipe_policy"})
+SCHEMA = frozenset({"pydantic", "pydantic_core", "yaml"})
 RULES: dict[str, Rule] = {
     "app.py": Rule(frozenset({"infra", "planaria.recipes", "planaria.core.errors"}), CDK),
     "infra": Rule(frozenset({"infra"}), CDK),
@@ -40,11 +42,15 @@ RULES: dict[str, Rule] = {
     "planaria/schedulers": Rule(CORE | {"planaria.schedulers"}, LAMBDA),
     "planaria/memory": Rule(CORE | {"planaria.memory"}),
     "planaria/wiring.py": Rule(CORE | {"planaria.schedulers", "planaria.aws"}, LAMBDA),
-    "planaria/recipes.py": Rule(CORE, frozenset({"pydantic", "pydantic_core", "yaml"})),
+    "planaria/recipes.py": Rule(CORE | RECIPES, SCHEMA),
+    "planaria/recipe_errors.py": Rule(CORE, SCHEMA),
+    "planaria/recipe_nodes.py": Rule(CORE | RECIPES, SCHEMA),
+    "planaria/recipe_policy.py": Rule(CORE, SCHEMA),
     "planaria/offline_ledger.py": Rule(CORE | {"planaria.memory"}),
     "planaria/recording.py": Rule(CORE),
     "planaria/replay.py": Rule(CORE | {"planaria.offline_ledger", "planaria.recording"}),
     "planaria/triage_offline.py": Rule(CORE | {"planaria.offline_ledger", "planaria.recipes"}),
+    "planaria/slurm": Rule(CORE | {"planaria.slurm"}),
     "planaria/node": Rule(CORE | {"planaria.aws", "planaria.node"}, AWS_SDK),
     "planaria/checkpoint": Rule(CORE | {"planaria.checkpoint"}, frozenset({"torch", "boto3", "botocore"})),
     "planaria/elastic": Rule(CORE | {"planaria.elastic"}, frozenset({"torch"})),

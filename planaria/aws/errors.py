@@ -133,6 +133,19 @@ FAMILIES: Mapping[str, Problem] = {
 }
 TERMINATED, MISMATCH = "IdempotentInstanceTerminated", "IdempotentParameterMismatch"
 GONE = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
+# Of SSM's SendCommand: the document or how we fill it in is wrong. InvalidInstanceId is not among them: an
+# instance whose agent does not report at present is "cannot reach".
+COMMAND_REFUSED = frozenset(
+    {
+        "InvalidDocument",
+        "InvalidDocumentVersion",
+        "InvalidOutputFolder",
+        "InvalidParameters",
+        "InvalidRole",
+        "MaxDocumentSizeExceeded",
+        "UnsupportedPlatformType",
+    }
+)
 
 SAID_LENGTH = 400
 """UnauthorizedOperation comes with a coded message of kilobytes."""
@@ -155,6 +168,13 @@ def of_launch(code: str, message: str) -> PlanariaError:
         return SpentToken(text, certain=code == TERMINATED)
     problem = None if code in CAPACITY else problem_of(code)
     return meaning(code, message) if problem is None else Unusable(problem, text)
+
+
+def of_command(code: str, message: str) -> PlanariaError:
+    """The same for SSM Run Command."""
+    if code in COMMAND_REFUSED:
+        return PermanentError(f"{code}: {message[:SAID_LENGTH]}")
+    return meaning(code, message)
 
 
 def problem_of(code: str) -> Problem | None:

@@ -19,6 +19,7 @@ from planaria.cli import (
     jobs,
     nodes,
     orders,
+    placement,
     quarantine,
     redrive,
     replay,
@@ -26,6 +27,7 @@ from planaria.cli import (
     sandbox,
     screen,
     spares,
+    submit,
     triage,
 )
 from planaria.cli.failures import BAD_INPUT, FAILED, sentence
@@ -47,6 +49,8 @@ for group in (
     spares,
     incidents,
     jobs,
+    placement,
+    submit,
     orders,
     resume,
     approve,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 FAULTS = ("xid79", "broken-gpu", "spot", "terminate", "kill-rank")
+SCHEDULERS = ("process", "slurm")
 
 
 @app.command("demo")
@@ -31,7 +32,9 @@ def demo(
     ] = "demo-3",
     scheduler: Annotated[
         str,
-        typer.Option("--scheduler", metavar="NAME", help="process: the nodes are processes of this machine."),
+        typer.Option(
+            "--scheduler", metavar="NAME", help="process, or slurm: a real one where it is installed."
+        ),
     ] = "process",
     keep: Annotated[bool, typer.Option("--keep", help="Leave the sandbox running afterwards.")] = False,
     boot_seconds: Annotated[
@@ -57,12 +60,13 @@ def demo(
 
     An AWS emulator starts, this repository's CDK app is deployed to it with the real CDK CLI, four nodes
     train a small GPT with PyTorch, one node breaks; it is isolated and replaced, and the job resumed. It
-    takes one to two minutes and needs no AWS account.
+    takes one to two minutes and needs no AWS account. With --scheduler slurm the nodes are those of a real
+    Slurm (apt install slurm-wlm), which runs without root beside whatever Slurm is there.
 
     Example: planaria demo --fault spot --node demo-2
     """
-    if scheduler != "process":
-        raise InvalidInput(f"scheduler {scheduler!r:.40} is not in this release; the demo runs with process")
+    if scheduler not in SCHEDULERS:
+        raise InvalidInput(f"the demo cannot run on {scheduler!r:.40}; it runs on {', '.join(SCHEDULERS)}")
     if fault not in FAULTS:
         raise InvalidInput(f"the demo cannot show {fault!r:.40}; it shows {', '.join(FAULTS)}")
     if node not in ("demo-1", "demo-2", "demo-3", "demo-4"):
@@ -78,6 +82,7 @@ def demo(
         port=port,
         keep=keep,
         boot_seconds=boot_seconds,
+        scheduler=scheduler,
         picture=picture,
     )
     shown.print(Text("Planaria: a node of a training cluster breaks, and the training goes on.", "bold"))

@@ -310,6 +310,11 @@ def job_document(row: Row, names: Mapping[str, str]) -> Document:
         "state": "ESCALATED" if overdue else row.get("state"),
         "attempt": row.get("attempt"),
         "recipe": row.get("recipe"),
+        "user": row.get("user"),
+        "checkpoints": (row.get("lineage") or {}).get("folder"),
+        "kept": row.get("kept"),
+        "ended_at": iso(row.get("ended_at")),
+        "ended_reason": row.get("ended_reason"),
         "nodes": [{"node_id": node, "name": names.get(node)} for node in nodes],
         "waits_for": [
             {"node_id": node, "name": names.get(node), "incident_id": incident}

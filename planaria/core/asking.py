@@ -16,19 +16,24 @@ def ask(
     poll: Callable[[str], Answer],
     carry: Mapping[str, str],
     pause: Callable[[], None],
+    linger: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """The answer's value, or Waiting with the ticket in its carry.
 
     name: what is asked, the key of its ticket in `carry`. An UNKNOWN answer waits too, without the
-    ticket: the next try asks again, and the workflow bounds the tries.
+    ticket: the next try asks again, and the workflow bounds the tries. linger: pauses and says whether to
+    poll once more, asked when the usual polls are over.
     """
     ticket = carry.get(name) or submit()
-    for number in range(PATIENCE_POLLS):
+    polls = 0
+    while True:
         answer = poll(ticket)
+        polls += 1
         if answer.state is AnswerState.DONE:
             return dict(answer.value)
         if answer.state is AnswerState.UNKNOWN:
             raise Waiting(f"{name}: {answer.reason or 'the answer is unknown'}")
-        if number + 1 < PATIENCE_POLLS:
+        if polls < PATIENCE_POLLS:
             pause()
-    raise Waiting(f"{name} is still out", {name: ticket})
+        elif not linger():
+            raise Waiting(f"{name} is still out", {name: ticket})

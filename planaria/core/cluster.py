@@ -1,6 +1,8 @@
 """The cluster document (cluster.json) as the Lambdas see it.
 
     {"name": str, "region": str, "scheduler": "process" | "slurm" | "eks", "policy": {...},
+     "slurm": {"head_node": str, "topology": "none" | "tree"} or null,
+     "eks": {"cluster": str, "namespaces": [str]} or null,
      "file_system_zone": str,
      "node_groups": [{"name": str, "size": int, "launch_template": str, "spares": int,
                       "auto_scaling_group": str,
@@ -67,13 +69,33 @@ class NodeGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Slurm:
+    """head_node: the instance id of Slurm's controller. topology: `tree` where we write its topology.conf."""
+
+    head_node: str
+    topology: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Eks:
+    """cluster: its name at EKS; namespaces: those with jobs that are ours to stop and start."""
+
+    cluster: str
+    namespaces: tuple[str, ...] = ("default",)
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
+    """slurm, eks: what only this scheduler needs; None where it is another."""
+
     name: str
     region: str
     scheduler: str
     policy: Policy
     node_groups: Mapping[str, NodeGroup]
     file_system_zone: str = ""
+    slurm: Slurm | None = None
+    eks: Eks | None = None
 
     @property
     def size(self) -> int:
@@ -105,7 +127,17 @@ class Cluster:
             Policy.from_document(document["policy"]),
             groups,
             document.get("file_system_zone") or "",
+            _slurm(document.get("slurm")),
+            _eks(document.get("eks")),
         )
+
+
+def _slurm(given: Mapping[str, Any] | None) -> Slurm | None:
+    return Slurm(given["head_node"], given.get("topology") or "none") if given else None
+
+
+def _eks(given: Mapping[str, Any] | None) -> Eks | None:
+    return Eks(given["cluster"], tuple(given["namespaces"])) if given else None
 
 
 def _offering(given: Mapping[str, Any]) -> Offering:

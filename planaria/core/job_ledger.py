@@ -5,13 +5,14 @@ scheduler names in the same order (a replacement takes the failed node's name, s
 `pending` maps every node that is being healed to its incident; the job is resumed once, by the write that
 finds it empty. `attempts` tells how each one went (planaria/core/attempts.py), `aside` which checkpoints
 are not used for now, `hold` until when its nodes are kept for it, `overdue` that it has waited for longer,
-`given_up` why it is not resumed any more until a person orders it.
+`given_up` why it is not resumed any more until a person orders it. What a scheduler told of it is described
+in planaria/core/job_facts.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from planaria.core import attempts
+from planaria.core import attempts, job_facts
 from planaria.core.errors import Fenced
 from planaria.core.ports import Table
 from planaria.core.resume_claims import ResumeClaims
@@ -28,27 +29,28 @@ class JobLedger(ResumeClaims):
         return self.table.listing("JOB")
 
     def register(self, job: str, names: list[str], nodes: list[str], facts: Changes) -> Row:
-        """A job as its submitter knows it; registering it again changes nothing."""
-        sets: dict[Any, Any] = {
-            "listing": "JOB",
-            "job_id": job,
-            "names": names,
-            "nodes": {str(rank): node for rank, node in enumerate(nodes)},
-            "pending": {},
-            "settled": {},
-            "unresolved": {},
-            "credits": {},
-            "attempts": {},
-            "aside": {},
-            "attempt": 0,
-            "state": "RUNNING",
-            **facts,
-        }
+        """A job as its submitter knows it; registering it again changes nothing. nodes: instance ids in the
+        order of the ranks, "" where it is not known."""
+        sets = _beginning(job, names, nodes, facts)
         try:
             return self.table.write(f"JOB#{job}", "JOB", sets=sets, when=missing("job_id"))
         except Conflict as conflict:
             assert conflict.row is not None
             return conflict.row
+
+    def anew(self, row: Row, names: list[str], nodes: list[str], facts: Changes) -> Row:
+        """The id is another job's now: nothing of the old one stays but the number of its resumes, by which
+        executions are named. Raises Conflict when the row has changed since it was read."""
+        sets = _beginning(str(row["job_id"]), names, nodes, facts)
+        gone = tuple(name for name in row if name not in sets and name not in ("pk", "sk", "resume_number"))
+        same = equals("attempt", row["attempt"]) & equals("state", row["state"])
+        return self.write(str(row["job_id"]), sets, gone, same)
+
+    def lives_again(self, row: Row, state: str) -> Row:
+        """A job that had ended is in the queue again, or runs. Raises Conflict as `anew`."""
+        ends: tuple[Path, ...] = ("ended_at", "ended_reason", "given_up", "owed")
+        same = equals("attempt", row["attempt"]) & equals("state", row["state"])
+        return self.write(str(row["job_id"]), {"state": state, "listing": "JOB"}, ends, same)
 
     # --- nodes of the job --------------------------------------------------------------------------
 
@@ -64,7 +66,7 @@ class JobLedger(ResumeClaims):
         """We are about to end the job's processes, so it is owed a resume. Written before the signal, so
         that the exits of its ranks are known as our doing. A job that is given up is owed nothing."""
         row = self.job(job)
-        if row is None or row.get("state") == "COMPLETED":
+        if row is None or job_facts.over(row):
             return
         sets: dict[Any, Any] = {"stopped_attempt": row["attempt"]}
         if not row.get("given_up"):
@@ -91,6 +93,23 @@ class JobLedger(ResumeClaims):
             self.write(job, {"state": "COMPLETED"}, ("owed",))
         except Conflict:
             return
+
+    def ended(self, row: Row, state: str, at: float) -> bool:
+        """The scheduler tells that the attempt of this row has come to an end that is not ours to mend; False
+        when the row has changed since it was read."""
+        same = equals("attempt", row["attempt"]) & equals("state", row["state"])
+        try:
+            self.write(str(row["job_id"]), {"state": state, "ended_at": at}, ("owed",), same)
+        except Conflict:
+            return False
+        return True
+
+    def placed(self, row: Row, names: Sequence[str], nodes: Sequence[str], facts: Changes) -> Row:
+        """The job runs on these nodes now, in the order of their ranks. Raises Conflict when its attempt or
+        its places have changed since the row was read."""
+        sets: dict[Any, Any] = {"names": list(names), "nodes": by_rank(nodes), **facts}
+        same = equals("attempt", row["attempt"]) & equals("nodes", row["nodes"])
+        return self.write(str(row["job_id"]), sets, when=same)
 
     def saved(self, job: str, step: int) -> None:
         """A checkpoint of this step is known to be complete. The newest one counts: a list of checkpoints
@@ -125,7 +144,7 @@ class JobLedger(ResumeClaims):
                 except Conflict:
                     continue
         sets: dict[Any, Any] = {("credits", incident): True, ("settled", node): incident}
-        if replacement and row.get("state") != "COMPLETED" and not row.get("given_up"):
+        if replacement and not job_facts.over(row) and not row.get("given_up"):
             sets["owed"] = incident
         removes: tuple[Path, ...] = (("pending", node), *_oldest(row["settled"], node))
         if unresolved:
@@ -136,6 +155,29 @@ class JobLedger(ResumeClaims):
             return self.write(job, sets, removes, when=equals(("pending", node), incident))
         except Conflict as conflict:
             return conflict.row or row
+
+
+def _beginning(job: str, names: list[str], nodes: list[str], facts: Changes) -> dict[Any, Any]:
+    return {
+        "listing": "JOB",
+        "job_id": job,
+        "names": names,
+        "nodes": by_rank(nodes),
+        "pending": {},
+        "settled": {},
+        "unresolved": {},
+        "credits": {},
+        "attempts": {},
+        "aside": {},
+        "attempt": 0,
+        "state": "RUNNING",
+        **facts,
+    }
+
+
+def by_rank(nodes: Sequence[str]) -> dict[str, str]:
+    """Instance ids in the order of the ranks as a row's `nodes`; unknown ones are left out."""
+    return {str(rank): node for rank, node in enumerate(nodes) if node}
 
 
 def _oldest(settled: Mapping[str, str], node: str) -> list[Path]:

@@ -2,8 +2,9 @@
 
 `OFFERINGS#<group>`, `OFFERINGS`: `cooling` maps the key of an offering that had no capacity to until when it
 is passed over, why, and by whom that was found (who alone may ask again before); `told` maps a reason that a
-person was told of to when. The row is written where an offering fails or has proven good again, and only read
-on every other launch.
+person was told of to when; `located` maps a reservation to where EC2 says it is in its network: {"path":
+network nodes, top first, [] where unknown, "why", "at"}. The row is written where an offering fails or has
+proven good again, and by sweep once an hour for the places; it is only read on every other launch.
 """
 
 import hashlib
@@ -60,7 +61,11 @@ class OfferingRows:
         except Conflict:
             return  # proven good, or told by another meanwhile
 
-    def _set(self, group: str, path: tuple[str, str], value: Any, when: Condition) -> bool:
+    def located(self, group: str, places: Row) -> None:
+        """places: of all reservations of the group; those of others are forgotten."""
+        self._set(group, ("located",), places, exists("group"))
+
+    def _set(self, group: str, path: tuple[str, ...], value: Any, when: Condition) -> bool:
         try:
             self._table.write(*_key(group), sets={path: value}, when=exists("group") & when)
         except Conflict as conflict:

@@ -7,7 +7,7 @@ before that order: a reservation that ends is not used for its own node, and the
 back (or is about to) comes last.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -101,6 +101,29 @@ def in_order(group: NodeGroup, row: Row) -> tuple[Offering, ...]:
     usable = {o.key: o for o in group.offerings if o.reservation not in ends}
     last = of_node(group, row) if (row.get("fault") or {}).get("kind") in WANTS_BACK else frozenset()
     return tuple(sorted(usable.values(), key=lambda offering: offering.key in last))
+
+
+def equals(listed: Sequence[Offering]) -> list[list[Offering]]:
+    """The list in runs of equals: reservations that stand next to each other and differ in nothing but which
+    reservation they are. Every other offering is a run by itself, since the file's order counts."""
+    runs: list[list[Offering]] = []
+    for offering in listed:
+        if runs and _alike(runs[-1][-1]) == _alike(offering) is not None:
+            runs[-1].append(offering)
+        else:
+            runs.append([offering])
+    return runs
+
+
+def nearest_first(listed: Sequence[Offering], hops: Callable[[str], int]) -> tuple[Offering, ...]:
+    """Among equals the one that is nearest. hops: reservation id -> hops that an instance there would add."""
+    return tuple(o for run in equals(listed) for o in sorted(run, key=lambda o: hops(o.reservation)))
+
+
+def _alike(offering: Offering) -> tuple[str, ...] | None:
+    if not offering.reservation:
+        return None
+    return offering.capacity.value, offering.instance_type, offering.subnet, offering.zone
 
 
 def same_reservation(row: Row, offering: Offering) -> bool:

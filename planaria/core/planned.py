@@ -96,11 +96,12 @@ def isolate_by(row: Row, policy: Policy) -> float:
     return float(fault["deadline"]) - policy.drain_deadline_seconds - MARGIN_SECONDS
 
 
-def stays(row: Row, policy: Policy, now: float) -> bool:
+def stays(row: Row, policy: Policy, now: float, unaware: bool = False) -> bool:
     """The drain waits for its replacement: nothing was done to the node yet, it has a job that would stand
-    still, and nobody has ordered it. An idle node is taken out before it gets a job."""
+    still, and nobody has ordered it. An idle node is taken out before it gets a job. unaware: jobs may run
+    there that the ledger does not know, so every node counts as one that has a job."""
     begun = row.get("isolation_asked") or row.get("isolation") or row.get("verb")
-    works = bool(row.get("job_id")) and not is_gone(row)
+    works = (unaware or bool(row.get("job_id"))) and not is_gone(row)
     return works and not begun and now < isolate_by(row, policy)
 
 

@@ -115,11 +115,17 @@ def not_now(row: Row, policy: Policy, now: float) -> str:
     return ""
 
 
-def best_first(failed: Row, row: Row) -> tuple[Any, ...]:
-    """Sort key of spares for a failed node: same zone and type, then the one that was checked last."""
+def unlike(failed: Row, row: Row) -> tuple[bool, bool]:
+    """Is this spare in another zone, is it of another type than the failed node? EFA crosses no zone, so that
+    goes before every nearness within one."""
     elsewhere = bool(failed.get("zone")) and row.get("zone") != failed["zone"]
     other = bool(failed.get("instance_type")) and row.get("instance_type") != failed["instance_type"]
-    return elsewhere, other, -float(row["spare"].get("checked_at") or 0.0), row["node_id"]
+    return elsewhere, other
+
+
+def best_first(failed: Row, row: Row) -> tuple[Any, ...]:
+    """Sort key of spares for a failed node: same zone and type, then the one that was checked last."""
+    return *unlike(failed, row), -float(row["spare"].get("checked_at") or 0.0), row["node_id"]
 
 
 @dataclass(frozen=True, slots=True)

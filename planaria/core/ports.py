@@ -46,7 +46,10 @@ class Scheduler(Protocol):
 class Commands(Protocol):
     """Runs a named document on instances: SSM Run Command, or local HTTP in the sandbox.
 
-    -> {node id: {"status": "SUCCESS" | "FAILED", "output": JSON value}}
+    -> {node id: {"status": "SUCCESS" | "FAILED" | "UNKNOWN", "output": JSON value}}. FAILED: the program ran
+    and ended badly, or this release has no such document; its output may have a `reason`. UNKNOWN: the node
+    could not be reached, or its answer not be read, while others of the same call answered. Where none of
+    them can be told of, the whole Answer is UNKNOWN.
     """
 
     def submit(self, document: str, node_ids: Sequence[str], parameters: Mapping[str, str]) -> str: ...

@@ -54,7 +54,7 @@ def _stays(node: NodeView, policy: Policy, at: float) -> str:
 
 
 def saves(fault: Fault, rule: str, policy: Policy) -> bool:
-    """Its job is to save a checkpoint on the recommendation; a node that is moved works on for a while too."""
+    """Its job is to save a checkpoint on the advice; a node that is moved works on for a while too."""
     heeded = rule in (HINT, LIMIT, MOVE) and policy.rebalance is not Rebalance.IGNORE
     return fault.kind == Kind.REBALANCE and heeded
 

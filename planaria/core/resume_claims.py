@@ -4,6 +4,7 @@ from typing import Any
 
 from planaria.core.errors import Fenced
 from planaria.core.incident import ACTIVE, Phase, resume_name
+from planaria.core.job_facts import ENDED
 from planaria.core.ports import Table
 from planaria.core.table import (
     Changes,
@@ -62,7 +63,9 @@ class ResumeClaims:
         """
         last = int(job.get("resume_number", 0))
         number = max(last, int(job["attempt"])) + 1
-        ready = smaller("pending", 1) & smaller("unresolved", 1) & differs("state", "COMPLETED")
+        ready = smaller("pending", 1) & smaller("unresolved", 1)
+        for state in sorted(ENDED):
+            ready = ready & differs("state", state)
         ready = ready & (missing("resume_number") if last == 0 else equals("resume_number", last))
         if not supersede:
             ready = ready & RESUME_IDLE

@@ -70,9 +70,37 @@ class JobsOn:
 
 
 @dataclass(frozen=True, slots=True)
+class JobQuery:
+    """What the scheduler knows of these jobs, in one call for all of them. -> {job id: None (it knows no such
+    job, or has forgotten it) | {
+        "state": JobState,
+        "nodes": [names in the order of their ranks, of the present attempt or the last one],
+        "ranks_per_node": int (0: not known),
+        "attempt": int (the one of ours that was started last; 1 as it was submitted, 0 before its start),
+        "restarts": int (how often it was started again, by anyone),
+        "exit_code": int (negative: a signal; 0 while there is none),
+        "user": str, "name": str,
+        "requeue": bool (it may be started again),
+        "batch": bool (it has a script, so that it can be),
+        "reason": str (the scheduler's own word for its state),
+        "submit", "start", "end": float (epoch seconds; 0.0: not yet, or not known)}}
+
+    A job without an entry could not be looked at: that is no word about it. nodes: also every job that is on
+    one of these nodes now, and the newest 20 on each that ended there FAILED or NODE_FAIL and are not
+    forgotten yet."""
+
+    jobs: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
+    verb: str = "jobs"
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End all processes of these jobs; the jobs stay known. -> {job id: "STOPPED" | "COMPLETING" |
-    "COMPLETED" (it had come to its own end) | "UNKNOWN: <reason>" (no such job, so nothing runs)}"""
+    "COMPLETED" (it had come to its own end) | "LEFT: <reason>" (another controller stops and starts it, and
+    nothing of it runs on a node that we isolated) | "UNKNOWN: <reason>" (no such job, so nothing runs)}
+
+    One that failed shortly before and is remembered is kept so that it can be started again."""
 
     jobs: tuple[str, ...]
     signal: str
@@ -98,12 +126,15 @@ class Requeue:
     is refused. -> {job id: "RUNNING" | "PENDING" | "PENDING: <reason>" | "REFUSED: <reason>"}
 
     PENDING is no failure: the scheduler has taken the attempt and starts it when it may, as Slurm does a
-    requeued job after about two minutes (BeginTime)."""
+    requeued job after about two minutes (BeginTime). kept: the folder in which `planaria submit` keeps the
+    job's script and options, "" for none: a job that the scheduler has forgotten is submitted again from it,
+    and goes on under its old id here."""
 
     job: str
     nodes: tuple[str, ...]
     attempt: int
     resume_step: int
+    kept: str = ""
     verb: str = "requeue"
 
 
@@ -116,7 +147,9 @@ class Place:
     verb: str = "place"
 
 
-SchedulerRequest = NodeQuery | Isolate | Lost | Readmit | Join | JobsOn | Stop | Hold | Requeue | Place
+SchedulerRequest = (
+    NodeQuery | Isolate | Lost | Readmit | Join | JobsOn | JobQuery | Stop | Hold | Requeue | Place
+)
 
 
 class NodeState(StrEnum):
@@ -127,4 +160,24 @@ class NodeState(StrEnum):
     DRAINING = "DRAINING"
     DRAINED = "DRAINED"
     DOWN = "DOWN"
+    UNKNOWN = "UNKNOWN"
+
+
+class JobState(StrEnum):
+    """How a job stands, in common words; anything else is UNKNOWN, which is never an end.
+
+    PENDING: it has no processes yet, or we have stopped it and it can be started again. RUNNING: it has its
+    nodes. COMPLETING: its processes are ending. Then one of: COMPLETED (by itself, and well), FAILED (by
+    itself, and badly, out of memory too), NODE_FAIL (the scheduler blames a node), CANCELLED (a person has
+    ended it, or we one that cannot be started again), TIMEOUT (its time was up).
+    """
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    COMPLETING = "COMPLETING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    NODE_FAIL = "NODE_FAIL"
+    CANCELLED = "CANCELLED"
+    TIMEOUT = "TIMEOUT"
     UNKNOWN = "UNKNOWN"

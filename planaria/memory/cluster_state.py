@@ -17,16 +17,29 @@ from planaria.core.errors import InvalidInput
 
 OURS = "planaria"
 BAD_EXIT_GRACE_SECONDS = 2.0
+FAILED_TOLD = 20
 
 
 class JobState(StrEnum):
-    """PENDING waits for nodes; FAILED, STOPPED and COMPLETED may still have ranks that are ending."""
+    """PENDING waits for nodes; STOPPED is ended by us, CANCELLED by its user. All but the first two may still
+    have ranks that are ending."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
     FAILED = "FAILED"
     STOPPED = "STOPPED"
+    CANCELLED = "CANCELLED"
     COMPLETED = "COMPLETED"
+
+
+_COMMON = {
+    JobState.PENDING: scheduling.JobState.PENDING,
+    JobState.RUNNING: scheduling.JobState.RUNNING,
+    JobState.FAILED: scheduling.JobState.FAILED,
+    JobState.STOPPED: scheduling.JobState.PENDING,
+    JobState.CANCELLED: scheduling.JobState.CANCELLED,
+    JobState.COMPLETED: scheduling.JobState.COMPLETED,
+}
 
 
 @dataclass(slots=True)
@@ -43,7 +56,10 @@ class Node:
 @dataclass(slots=True)
 class Job:
     """placement: node id per rank of the last started attempt (0 = never started); exits: exit code per
-    ended rank; queued: a requeue that waits for old ranks to end; hold: {"nodes", "until"}."""
+    ended rank; queued: a requeue that waits for old ranks to end; hold: {"nodes", "until"}.
+
+    may_requeue, has_script: a job without one of the two is never started again. first_bad: (rank, code) of
+    the exit that failed the attempt."""
 
     job_id: str
     node_count: int
@@ -60,6 +76,14 @@ class Job:
     ended: bool = False
     queued: dict[str, Any] | None = None
     hold: dict[str, Any] | None = None
+    user: str = ""
+    may_requeue: bool = True
+    has_script: bool = True
+    starts: int = 0
+    first_bad: list[int] | None = None
+    submitted_at: float = 0.0
+    started_at: float = 0.0
+    ended_at: float = 0.0
 
     @property
     def live_ranks(self) -> list[int]:
@@ -107,6 +131,8 @@ class ClusterState:
         self.nodes: dict[str, Node] = {}
         self.jobs: dict[str, Job] = {}
         self.up: set[str] = set()
+        self.kept: dict[str, tuple[int, int]] = {}
+        self._now = 0.0
         self.effects: list[Effect] = []
 
     # --- what happens in the world ---------------------------------------------------------------
@@ -132,9 +158,11 @@ class ClusterState:
             return
         job.exits[rank] = code
         if code != 0 and job.state is JobState.RUNNING and job.stop is None:
-            job.state, job.failed_at = JobState.FAILED, now
+            job.state, job.failed_at, job.first_bad = JobState.FAILED, now, [rank, code]
         if not job.live_ranks and job.state is JobState.RUNNING:
             job.state = JobState.STOPPED if job.stop is not None else JobState.COMPLETED
+        if not job.live_ranks:
+            job.ended_at = now
 
     def submit_job(self, job_id: str, node_count: int, ranks_per_node: int, recipe: dict[str, Any]) -> Job:
         """A new job; it starts by itself once enough nodes are free. A known id changes nothing."""
@@ -144,9 +172,21 @@ class ClusterState:
             raise InvalidInput(f"job {job_id} needs at least one node and one rank per node")
         return self.jobs.setdefault(job_id, Job(job_id, node_count, ranks_per_node, recipe))
 
+    def forget(self, job_id: str) -> None:
+        """An ended job drops out of the scheduler's memory, as Slurm's do after MinJobAge. Its size is what a
+        folder of `planaria submit` keeps."""
+        job = self.jobs.get(job_id)
+        if job is not None and (job.live_ranks or job.state in (JobState.PENDING, JobState.RUNNING)):
+            raise InvalidInput(f"job {job_id} has not ended, so it is not forgotten")
+        if job is not None:
+            del self.jobs[job_id]
+            self.kept[job_id] = job.node_count, job.ranks_per_node
+
     def tick(self, now: float) -> None:
         """Let time pass: start what waits, end the survivors of a failed attempt, let holds expire."""
+        self._now = now
         for job in self.jobs.values():
+            job.submitted_at = job.submitted_at or now
             if job.hold is not None and job.hold["until"] <= now:
                 job.hold = None
             over = job.failed_at is not None and now >= job.failed_at + BAD_EXIT_GRACE_SECONDS
@@ -184,6 +224,9 @@ class ClusterState:
                 return {request.name: self._join(request)}
             case scheduling.JobsOn(nodes=nodes):
                 return {name: self.jobs_on(name) for name in nodes}
+            case scheduling.JobQuery(jobs=jobs, nodes=nodes):
+                found = [job_id for name in nodes for job_id in self._seen_on(name)]
+                return {job_id: self._describe_job(job_id) for job_id in dict.fromkeys([*jobs, *found])}
             case scheduling.Stop(jobs=jobs):
                 return {job_id: self._stop(job_id, request, now) for job_id in jobs}
             case scheduling.Hold(job=job_id):
@@ -229,6 +272,16 @@ class ClusterState:
         jobs = self.jobs.values()
         return sorted({j.job_id for j in jobs for r in j.live_ranks if j.placement[r] == node.node_id})
 
+    def cancel(self, job_id: str, now: float) -> None:
+        """Its user ends the job for good."""
+        job = self.jobs[job_id]
+        job.queued, job.hold, job.state = None, None, JobState.CANCELLED
+        if job.live_ranks:
+            job.stop = {"signal": "KILL", "at": now}
+            self._end(job, "KILL", 0.0, asked=True)
+        else:
+            job.ended_at = now
+
     def foreign_isolate(self, name: str, reason: str, by: str) -> None:
         """Someone other than Planaria isolates this node."""
         self.nodes[name].isolated = {"reason": reason, "by": by}
@@ -252,6 +305,47 @@ class ClusterState:
             "reason": (node.isolated or {}).get("reason", "") if node else f"no node {name}",
             "jobs": self.jobs_on(name),
         }
+
+    def _seen_on(self, name: str) -> list[str]:
+        """Jobs that are there, and those that failed there and are still known."""
+        failed = [job for job in self.jobs.values() if job.state is JobState.FAILED and name in job.nodes]
+        newest = sorted(failed, key=lambda job: (job.ended_at, job.job_id))[-FAILED_TOLD:]
+        return sorted({*self.jobs_on(name), *(job.job_id for job in newest)})
+
+    def _describe_job(self, job_id: str) -> dict[str, Any] | None:
+        job = self.jobs.get(job_id)
+        if job is None:
+            return None
+        state = self._common_state(job)
+        first = job.first_bad if state is scheduling.JobState.FAILED else None
+        over = state in (
+            scheduling.JobState.COMPLETED, scheduling.JobState.FAILED, scheduling.JobState.CANCELLED,
+        )  # fmt: skip
+        return {
+            "state": str(state),
+            "nodes": list(job.nodes),
+            "ranks_per_node": job.ranks_per_node,
+            "attempt": job.attempt,
+            "restarts": max(0, job.starts - 1),
+            "exit_code": first[1] if first else 0,
+            "user": job.user,
+            "name": str(job.recipe.get("name") or job_id),
+            "requeue": job.may_requeue,
+            "batch": job.has_script,
+            "reason": str(job.state),
+            "submit": job.submitted_at,
+            "start": job.started_at,
+            "end": job.ended_at if over else 0.0,
+        }
+
+    def _common_state(self, job: Job) -> scheduling.JobState:
+        if job.queued is not None:
+            return scheduling.JobState.PENDING
+        if job.live_ranks and (job.state is not JobState.RUNNING or job.stop is not None):
+            return scheduling.JobState.COMPLETING
+        if job.state is JobState.STOPPED and not (job.may_requeue and job.has_script):
+            return scheduling.JobState.CANCELLED
+        return _COMMON[job.state]
 
     def _isolate(self, name: str, reason: str, lost: bool) -> str:
         node = self.nodes.get(name)
@@ -324,6 +418,12 @@ class ClusterState:
 
     def _requeue(self, request: scheduling.Requeue, now: float) -> str:
         job = self.jobs.get(request.job)
+        if job is None and request.kept and request.job in self.kept:
+            job = Job(request.job, *self.kept[request.job])
+            why = self._unfit(job, list(request.nodes), now)
+            if why:
+                return f"REFUSED: {why}"
+            self.jobs[request.job] = job
         if job is None:
             return f"REFUSED: no job {request.job}"
         newest = max(job.attempt, job.queued["attempt"] if job.queued else 0)
@@ -333,6 +433,12 @@ class ClusterState:
             return "PENDING" if job.queued else "RUNNING"
         if job.state is JobState.COMPLETED:
             return f"REFUSED: {job.job_id} is completed"
+        if job.state is JobState.CANCELLED:
+            return f"REFUSED: {job.job_id} was cancelled by a person"
+        if not job.has_script:
+            return f"REFUSED: {job.job_id} has no batch script, so it cannot be started again"
+        if not job.may_requeue:
+            return f"REFUSED: {job.job_id} was submitted with --no-requeue"
         why = self._unfit(job, list(request.nodes), now)
         if why:
             return f"REFUSED: {why}"
@@ -386,6 +492,7 @@ class ClusterState:
         job.placement = [self.nodes[name].node_id for name in names for _ in range(job.ranks_per_node)]
         job.exits, job.stop, job.failed_at, job.ended = {}, None, None, False
         job.queued, job.hold, job.state = None, None, JobState.RUNNING
+        job.starts, job.first_bad, job.started_at = job.starts + 1, None, self._now
         self.effects.append(StartRanks(job.job_id, attempt, tuple(job.placement), resume_step))
 
     def _end(self, job: Job, signal: str, grace_seconds: float, asked: bool) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from planaria.cli.demo import FAULTS, show
+from planaria.cli.demo import FAULTS, SCHEDULERS, show
 from planaria.core.errors import PlanariaError
 from planaria.core.incident import Phase, Step
-from planaria.sandbox import demo
+from planaria.sandbox import demo, slurm_cluster
 from planaria.sandbox.demo import DemoConfig, Summary, Watcher
 from planaria.sandbox.errors import SandboxError
 from planaria.sandbox.plots import TrainingPoint
@@ -29,7 +29,7 @@ from tests.cli.conftest import NODES, NOW, Bench
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--scheduler", "slurm"), "scheduler 'slurm' is not in this release"),
+        (("--scheduler", "pbs"), "cannot run on 'pbs'; it runs on process, slurm"),
         (("--fault", "flood"), "cannot show 'flood'"),
         (("--node", "demo-5"), "has no node 'demo-5'"),
         (("--png", "/no/such/folder/x.png"), "choose another file with --png"),
@@ -44,6 +44,17 @@ def test_what_cannot_be_is_refused_at_once(bench: Bench, words: tuple[str, ...],
 
 def test_the_command_offers_what_the_demo_can_show() -> None:
     assert set(FAULTS) == set(demo.FAULTS)
+    assert set(SCHEDULERS) == set(demo.CLUSTERS)
+
+
+def test_without_slurm_the_demo_says_what_to_install(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(slurm_cluster, "PROGRAMS", ("slurmctld-of-nobody",))
+    answer = bench.run("demo", "--scheduler", "slurm", "--png", str(tmp_path / "x.png"))
+    assert answer.status != 0
+    assert answer.err.count("\n") == 1, answer.err
+    assert "`apt install slurm-wlm` installs it" in answer.err
 
 
 def _summary(**changes: Any) -> Summary:
@@ -126,9 +137,10 @@ class _World:
     def job_folder(self, job: str) -> Path:
         return self.folder / "jobs" / job
 
-    def submit(self, job: str, recipe: dict[str, Any]) -> None:
+    def submit(self, job: str, recipe: dict[str, Any]) -> str:
         (self.job_folder(job) / "checkpoints").mkdir(parents=True)
         self._bench.add_nodes(job=job)
+        return job
 
     def head(self) -> "_World":
         return self
@@ -218,7 +230,20 @@ def _left(tmp_path: Path) -> list[str]:
 
 @pytest.mark.needs("torch", "emulator", "cdk")
 def test_the_whole_demo(tmp_path: Path) -> None:
-    process = _start(tmp_path, "--json", "--boot-seconds", "1")
+    _whole_demo(tmp_path)
+
+
+@pytest.mark.campaign
+@pytest.mark.needs("torch", "emulator", "cdk", "slurm")
+def test_the_whole_demo_on_slurm(tmp_path: Path) -> None:
+    # Slurm's sockets want a short folder, which pytest's are not.
+    with tempfile.TemporaryDirectory(prefix="planaria-", dir="/tmp") as folder:
+        _whole_demo(tmp_path, "--scheduler", "slurm", "--dir", f"{folder}/s")
+        assert list(Path(folder).iterdir()) == []
+
+
+def _whole_demo(tmp_path: Path, *words: str) -> None:
+    process = _start(tmp_path, "--json", "--boot-seconds", "1", *words)
     out, err = process.communicate(timeout=400)
     assert process.returncode == 0, err
     document = json.loads(out)

@@ -113,7 +113,8 @@ def test_up_with_a_cluster_file(bench: Bench, tmp_path: Path, monkeypatch: pytes
     assert bench.run("sandbox", "up", "--cluster-file", str(file)).status == 2
     (world,) = made
     assert (world.file.name, world.file.policy.mode.value, world.folder.name) == ("mine", "approve", "mine")
-    file.write_text(yaml.safe_dump(document | {"scheduler": "slurm"}))
+    slurm = {"scheduler": "slurm", "slurm": {"head_node": "i-0123456789abcdef0"}}
+    file.write_text(yaml.safe_dump(document | slurm))
     answer = bench.run("sandbox", "up", "--cluster-file", str(file))
     assert (answer.status, len(made)) == (2, 1)
     assert "scheduler must be 'process' for a sandbox, not 'slurm'" in answer.err

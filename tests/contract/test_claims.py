@@ -33,6 +33,7 @@ from planaria.memory.clock import MemoryClock
 from planaria.memory.fleet import MemoryFleet
 from planaria.memory.objects import MemoryObjects
 from planaria.memory.queues import MemoryQueues
+from planaria.memory.topology import MemoryTopology
 from planaria.memory.workflows import MemoryBus, MemoryNotices, MemoryWorkflows
 from planaria.wiring import Gateways
 from tests.contract.conftest import world
@@ -498,7 +499,7 @@ def gateways(table: Table, nodes: list[str]) -> Gateways:
     gw = Gateways({}, cluster(removals=2))
     gw.table, gw.clock, gw.fleet = table, MemoryClock(NOW), MemoryFleet("demo")
     gw.workflows, gw.bus, gw.notices = MemoryWorkflows(), MemoryBus(), MemoryNotices()
-    gw.objects, gw.queues = MemoryObjects(), MemoryQueues()
+    gw.objects, gw.queues, gw.topology = MemoryObjects(), MemoryQueues(), MemoryTopology()
     for number, node in enumerate(nodes):
         gw.fleet.add(node, tags={"planaria:name": f"demo-{number}"})
         facts = {"name": f"demo-{number}", "group": "workers", "state": "running", "gone": False}

@@ -72,3 +72,15 @@ def test_of_many_at_once_one_tells(shared_table: Table) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(ask, range(24))) == 1
+
+
+def test_places_of_reservations_are_replaced_as_a_whole(table: Table) -> None:
+    rows = OfferingRows(table)
+    first = {"cr-1": {"path": ["nn-1", "nn-2"], "why": "", "at": 5.0}}
+    rows.located("workers", first)
+    assert rows.state("workers")["located"] == first
+    rows.cool("workers", "spot/p5/subnet-1", "i-1", "none", 6.0, 60.0)
+    second = {"cr-2": {"path": [], "why": "not told", "at": 7.0}}
+    rows.located("workers", second)
+    state = rows.state("workers")
+    assert state["located"] == second and "spot/p5/subnet-1" in state["cooling"]

@@ -17,6 +17,8 @@ KINDS = ("instance", "volume", "network-interface", "spot-instances-request")
 WILDCARDS = {
     ("ec2:DescribeInstances", "*"),
     ("ec2:DescribeInstanceStatus", "*"),
+    ("ec2:DescribeInstanceTopology", "*"),
+    ("ec2:DescribeCapacityReservationTopology", "*"),
     ("ec2:CreateFleet", f"{ACCOUNT_EC2}:fleet/*"),
     ("ec2:CreateFleet", "arn:aws:ec2:us-east-1::snapshot/*"),
     ("ec2:RunInstances", "arn:aws:ec2:us-east-1::snapshot/*"),

@@ -108,10 +108,10 @@ def test_bad_context_is_one_sentence(changes: dict[str, str], sentence: str) -> 
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "eks"])
-def test_schedulers_to_come_are_refused(scheduler: str, tmp_path: Any) -> None:
+def test_a_scheduler_that_is_not_described_is_refused(scheduler: str, tmp_path: Any) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text((app.ROOT / DEMO).read_text().replace("scheduler: process", f"scheduler: {scheduler}"))
-    with pytest.raises(InvalidInput, match=f"scheduler: {scheduler} has no adapter in this release"):
+    with pytest.raises(InvalidInput, match=f"scheduler {scheduler} needs the section {scheduler}"):
         _settings(cluster=str(file))
 
 

@@ -29,6 +29,7 @@ from planaria.memory.objects import MemoryObjects
 from planaria.memory.queues import MemoryQueues
 from planaria.memory.scheduler import MemoryScheduler
 from planaria.memory.table import MemoryTable
+from planaria.memory.topology import MemoryTopology
 from planaria.memory.workflows import MemoryBus, MemoryNotices, MemoryWorkflows
 from planaria.wiring import Gateways
 from tests.lambdas import events
@@ -144,7 +145,8 @@ class World:
         self.gw = Gateways({}, of or cluster())
         for name in EFFECTS:
             setattr(self.gw, name, _Port(self, name, getattr(self, name)))
-        self.gw.clock, self.gw.queues = self.clock, self.queues
+        self.topology = MemoryTopology()
+        self.gw.clock, self.gw.queues, self.gw.topology = self.clock, self.queues, self.topology
         self.driver = Driver(self.clock, self.workflows, self._task, self._execution_ended)
 
         self.refuses: Callable[[str], bool] = lambda call: False

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from planaria.node import check_command, deep_check, parts
+from planaria.node import check, check_command, deep_check, parts
 from planaria.node.deep_check import BRIEF, PARTS, Bench, Load, diagnosis
 from planaria.node.figures import Figures, figures_of, own_instance_type
 from planaria.node.parts import Part, State, verdict
@@ -382,3 +382,26 @@ def test_figures_have_their_source() -> None:
         assert found is not None and found.gpus == 8 and found.nvlink_gbs >= 200 and found.sources
     assert figures_of("t3.micro") is figures_of("") is None
     assert isinstance(own_instance_type(), str) and BRIEF.disk < Load().disk
+
+
+def test_missing_efa_devices_fail_the_light_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = tmp_path / "infiniband"
+    for number, driver in enumerate(("efa", "efa", "mlx5_core")):
+        place = tmp_path / "pci" / f"0000:0{number}:00.0"
+        place.mkdir(parents=True)
+        (tmp_path / "drivers" / driver).mkdir(parents=True, exist_ok=True)
+        (place / "driver").symlink_to(tmp_path / "drivers" / driver)
+        (devices / f"rdmap{number}").mkdir(parents=True)
+        (devices / f"rdmap{number}" / "device").symlink_to(place)
+    monkeypatch.setattr(check, "INFINIBAND", devices)
+    hardware = tmp_path / "hardware.json"
+    for expected, answer in ((2, (True, "")), (4, (False, "2 of 4 EFA devices are missing"))):
+        hardware.write_text(json.dumps({"efa": {"expected": expected}}))
+        assert check.light(hardware, tmp_path) == answer
+    hardware.write_text(json.dumps({"efa": {"expected": 4, "seen": 4}}))
+    assert check.light(hardware, tmp_path) == (True, "")
+    monkeypatch.setattr(check, "INFINIBAND", tmp_path / "none")
+    hardware.write_text(json.dumps({"efa": {"expected": 1}}))
+    assert check.light(hardware, tmp_path) == (False, "1 of 1 EFA devices are missing")
+    hardware.write_text(json.dumps({"efa": {"expected": "many"}}))
+    assert check.light(hardware, tmp_path)[0] is False
