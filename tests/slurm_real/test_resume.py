@@ -154,7 +154,7 @@ def test_a_users_failing_jobs_drain_no_node(bench: Bench, tmp_path: Path) -> Non
 def test_forty_requeues_in_a_row_end_none_as_failed(
     bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Slurm 22.05 ends a job as FAILED 1:0 ("Job credential revoked") when it starts too early again. Ten in a
+    """Slurm 22.05 ends a job as FAILED 1:0 ("Job credential revoked") when it starts too early. Ten in a
     row of each of four jobs at a time: the head node's agent runs commands beside each other, too."""
     jobs = [submit(bench.slurm, tmp_path / str(number), 2, "--gres=gpu:8") for number in range(4)]
     places = [job.places() for job in jobs]
