@@ -141,14 +141,14 @@ def figures(found: Measured) -> dict[str, Any]:
 
 
 def aims(found: Measured) -> dict[str, Aim | Reached]:
-    """Of the time the processor's: what else runs on the machine is no part of a decision."""
     share = sum(found.several) / len(found.several) if found.several else 0.0
-    longest = round(percentile(found.processor, 99), 2)
+    everything = [value for values in found.decisions.values() for value in values]
+    longest = round(percentile(everything, 99), 2)
     return {
         "share_of_single_replacements_at_the_optimum": Reached(sum(found.single) / len(found.single), 1.0),
         "share_of_two_to_eight_at_the_optimum": Reached(round(share, 6), 0.99),
         "cases_worse_than_one_after_the_other": Aim(found.worse, 0),
-        "processor_milliseconds_per_decision_at_4096_nodes_p99": Aim(longest, 50.0, below=True),
+        "milliseconds_per_decision_at_4096_nodes_p99": Aim(longest, 50.0, below=True),
     }
 
 
