@@ -8,6 +8,9 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 PYTHON ?= python3
 TESTS ?= tests
 ARGS ?=
+# Test files run side by side on the cores there are; each process has an emulator and a Slurm of its own.
+WORKERS ?= auto
+side_by_side = -n $(WORKERS) --maxprocesses 4 --dist loadfile
 # The CDK works on Node.js 20 and newer; which of them are still cared for is not its user's business here.
 export JSII_SILENCE_WARNING_DEPRECATED_NODE_VERSION := 1
 export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 1
@@ -29,13 +32,13 @@ context = $(if $(findstring command line,$(origin CLUSTER)),-c cluster=$(CLUSTER
 demo: setup ## Watch a node break and the training job go on, on this machine (FAULT=, NODE=, SCHEDULER=, DIR=, PORT=)
 	@$(with) planaria demo $(options)
 
-test: setup ## Run all tests but the campaigns (TESTS=tests/core, ARGS="-k xid")
-	@$(with) python -m pytest $(TESTS) $(ARGS)
+test: setup ## Run all tests but the campaigns (TESTS=tests/core, ARGS="-k xid", WORKERS=0)
+	@$(with) python -m pytest $(side_by_side) $(TESTS) $(ARGS)
 
 # pytest ends with 5 when no test was chosen. That is a failure wherever a test carries the marker.
 campaign: setup ## Run the long fault campaigns
 	@if grep -rqE --include='test_*.py' 'mark\.campaign' tests; then \
-	    $(with) python -m pytest -m campaign tests $(ARGS); \
+	    $(with) python -m pytest $(side_by_side) -m campaign tests $(ARGS); \
 	else \
 	    echo 'campaign: no test carries the marker `campaign` yet, so there is nothing to run.'; \
 	fi

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from typing import Any
 import pytest
 
 from planaria.sandbox import slurm_cluster
+from tests import object_store as object_store_server
 
 ROOT = Path(__file__).resolve().parents[1]
 
 REQUIRED = {name.strip() for name in os.environ.get("PLANARIA_REQUIRE", "").split(",") if name.strip()}
-"""Parts whose absence fails a test instead of skipping it; CI sets `torch,emulator,cdk,slurm`."""
+"""Parts whose absence fails a test instead of skipping it; CI sets `torch,emulator,cdk,slurm,seaweedfs`."""
 
 
 def _module(name: str) -> Callable[[], bool]:
@@ -30,6 +32,7 @@ PARTS: dict[str, Callable[[], bool]] = {
     "node": lambda: shutil.which("node") is not None or (Path(sys.executable).parent / "node").exists(),
     "cdk": lambda: (ROOT / "node_modules/.bin/cdk").exists() or shutil.which("cdk") is not None,
     "slurm": lambda: not slurm_cluster.missing(),
+    "seaweedfs": lambda: object_store_server.program() is not None,
 }
 
 
@@ -72,3 +75,25 @@ def emulator(tmp_path: Path) -> Iterator[Any]:
 
     with emulators.start(tmp_path / "emulator") as running:
         yield running
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """For what keeps Unix sockets below it: their names may have 107 bytes (unix(7))."""
+    with tempfile.TemporaryDirectory(prefix="s") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object_store_server.ObjectStore]:
+    """A real S3 endpoint that all tests share; each takes buckets of its own (`bucket`)."""
+    if object_store_server.program() is None:
+        pytest.skip("seaweedfs is not installed")
+    with object_store_server.start(tmp_path_factory.mktemp("object-store")) as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(object_store: object_store_server.ObjectStore) -> str:
+    """The name of an empty bucket of `object_store`."""
+    return object_store.make_bucket()

@@ -88,9 +88,9 @@ def test_what_a_program_says_is_the_error(slurm: SlurmCluster) -> None:
 
 
 @pytest.mark.needs("slurm")
-def test_it_outlives_its_starter_and_is_ended_all_the_same(tmp_path: Path) -> None:
+def test_it_outlives_its_starter_and_is_ended_all_the_same(short_folder: Path) -> None:
     """A starter that is killed can end nothing; whoever comes later can."""
-    folder = tmp_path / "s"
+    folder = short_folder / "s"
     program = (
         "import sys, time; from pathlib import Path\n"
         "from planaria.sandbox.slurm_cluster import SlurmCluster; "
@@ -106,7 +106,7 @@ def test_it_outlives_its_starter_and_is_ended_all_the_same(tmp_path: Path) -> No
             assert starter.stdout is not None
             assert starter.stdout.readline() == "up\n"
             slurm = SlurmCluster(SlurmSettings(folder, ("demo-1",)))
-            job = submit(slurm, tmp_path / "job", 1)
+            job = submit(slurm, short_folder / "job", 1)
         finally:
             starter.send_signal(signal.SIGKILL)
             starter.wait()
@@ -139,9 +139,9 @@ def test_versions_are_read(said: str, version: tuple[int, int]) -> None:
     assert slurm_files.parse_version(said) == version
 
 
-def test_newer_versions_are_told_that_there_are_no_cgroups(tmp_path: Path) -> None:
+def test_newer_versions_are_told_that_there_are_no_cgroups(short_folder: Path) -> None:
     for version, text in (((22, 5), ""), ((24, 11), "CgroupPlugin=disabled\n")):
-        folder = tmp_path / str(version[0])
+        folder = short_folder / str(version[0])
         slurm_files.write(SlurmSettings(folder, ("demo-1",)), version)
         assert (folder / "cgroup.conf").read_text() == text
         assert (folder / "run/munge.key").stat().st_mode & 0o077 == 0

@@ -25,14 +25,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench(short_folder: Path) -> Iterator[Bench]:
     """A controller that has never heard of the spare name's node."""
     if lack := slurm_cluster.missing():
         pytest.skip(f"slurm: {lack}")
-    with SlurmCluster(SlurmSettings(tmp_path / "s", (WORKER, SPARE))) as slurm:
+    with SlurmCluster(SlurmSettings(short_folder, (WORKER, SPARE))) as slurm:
         slurm.stop_controller()
         slurm.kill_node(SPARE)
-        for path in (tmp_path / "s/state").glob("node_state*"):
+        for path in (short_folder / "state").glob("node_state*"):
             path.unlink()
         slurm.start_controller()
         assert slurm.node_state(SPARE).startswith("unk")
@@ -64,10 +64,10 @@ def test_a_spare_name_works_from_its_readmission_on_and_stays_so(bench: Bench, t
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> Iterator[Bench]:
+def two(short_folder: Path) -> Iterator[Bench]:
     if lack := slurm_cluster.missing():
         pytest.skip(f"slurm: {lack}")
-    with SlurmCluster(SlurmSettings(tmp_path / "s", (WORKER, SPARE))) as slurm:
+    with SlurmCluster(SlurmSettings(short_folder, (WORKER, SPARE))) as slurm:
         running = Bench(slurm)
         yield running
         running.commands.close()

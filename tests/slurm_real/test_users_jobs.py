@@ -193,8 +193,10 @@ def test_of_a_job_array_the_task_on_the_failing_node_goes_on(
         assert [subject for subject, _ in world.notices.sent if mine.job_id in subject] == []
 
 
-def test_what_slurm_has_forgotten_is_submitted_again(tmp_path: Path, planaria_submit: Submit) -> None:
-    settings = SlurmSettings(tmp_path / "s", FOUR, options={"MinJobAge": "2"})
+def test_what_slurm_has_forgotten_is_submitted_again(
+    tmp_path: Path, short_folder: Path, planaria_submit: Submit
+) -> None:
+    settings = SlurmSettings(short_folder, FOUR, options={"MinJobAge": "2"})
     with SlurmCluster(settings) as slurm:
         bench = Bench(slurm)
         try:
