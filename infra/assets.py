@@ -19,6 +19,8 @@ PINS = Path("lambdas") / "requirements-layer.txt"
 LIMIT_BYTES = 5 * 1000 * 1000
 _TREES = ("planaria/core", "planaria/aws", "planaria/schedulers")
 _FILES = ("planaria/__init__.py", "planaria/wiring.py")
+_UNUSED = ("aws_lambda_powertools/event_handler",)
+"""Left out of the layer: HTTP routing with a Swagger UI, more than half of Powertools, and never imported."""
 _SKIPPED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
 
 
@@ -53,7 +55,7 @@ def layer(root: Path) -> Path:
     """
     pins = root / PINS
     try:
-        digest = hashlib.sha256(pins.read_bytes()).hexdigest()[:16]
+        digest = hashlib.sha256(pins.read_bytes() + " ".join(_UNUSED).encode()).hexdigest()[:16]
     except OSError as error:
         raise AssetError(f"{PINS} cannot be read ({error.strerror}).") from error
     kept = root / "build" / "layer" / digest
@@ -79,6 +81,8 @@ def _install(pins: Path, target: Path) -> None:
     if done.returncode != 0:
         said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
         raise AssetError(f"The Lambda layer cannot be built, for pip could not install {PINS}: {said}")
+    for unused in _UNUSED:
+        shutil.rmtree(target / unused, ignore_errors=True)
     # Scripts and install records hold the builder's paths, which would change the asset's hash.
     shutil.rmtree(target / "bin", ignore_errors=True)
     for record in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json"):
