@@ -30,6 +30,9 @@ _DETECTORS = {
     Kind.UNKNOWN: "unknown",
 }
 
+SLURM = "Slurm/"
+"""How the codes of conditions begin that are Slurm's own reasons to keep a node out of work."""
+
 _NEEDS_LINE = frozenset({"13", "45", "144", "145", "146", "147", "148", "149", "150", "154"})
 
 # These say of a node what their own word is, whatever the catalogue calls them.
@@ -55,6 +58,8 @@ def classify(signal: Signal, node: NodeView | None, policy: Policy) -> Fault:
             detector = "health"
         elif (kind, code) == ("node_health", "silent"):
             detector = "sweep"
+        elif kind == "node_condition":
+            detector = condition_detector(code)
     entry = look_up(kind, code, family, policy.catalog)
     named = evidence.get("pci")
     pci = seen.pci if seen is not None else kernel_log.pci(str(named)) if named else ""
@@ -72,6 +77,11 @@ def classify(signal: Signal, node: NodeView | None, policy: Policy) -> Fault:
         seen.details.get("cause", "") if seen is not None else "",
         evidence.get("reservation", "") if signal.kind is Kind.CAPACITY_END else "",
     )
+
+
+def condition_detector(code: str) -> str:
+    """Who wrote a node's condition: Slurm, which sweep asks for its own words, or what runs on Kubernetes."""
+    return "slurm" if code.startswith(SLURM) else _DETECTORS[Kind.NODE_CONDITION]
 
 
 def _deadline(kind: Kind, evidence: dict[str, Any]) -> float | None:

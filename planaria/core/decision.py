@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from planaria.core import history, ladder, rebalance
 from planaria.core.catalog import Entry, look_up
+from planaria.core.classify import condition_detector
 from planaria.core.correlate import correlate, patience
 from planaria.core.fault import ONE_OBSERVER, Action, Decision, Fault
 from planaria.core.node import NodeView
@@ -34,7 +35,7 @@ _OBSERVERS = {
 
 # Sources of these tell of a change once and are silent while it lasts.
 _STATES = frozenset({"status_check", "node_condition", "node_health"})
-_DETECTOR_OF = {"status_check": "ec2_status", "node_condition": "eks", "node_health": "hyperpod"}
+_DETECTOR_OF = {"status_check": "ec2_status", "node_health": "hyperpod"}
 
 _REPAIRS = (Action.RESET, Action.REBOOT)
 _TRIED = {step: action for action, step in ladder.ACTS.items()}
@@ -90,7 +91,8 @@ def due(node: NodeView, policy: Policy, now: float) -> list[tuple[str, str, floa
             continue
         answer = look_up(kind, code, node.family, policy.catalog)
         confidence = 1.0 if answer.proof == "sure" else ONE_OBSERVER
-        fault = Fault(kind, code, answer.severity, _DETECTOR_OF.get(kind, kind), confidence)
+        detector = _DETECTOR_OF.get(kind) or condition_detector(code)
+        fault = Fault(kind, code, answer.severity, detector, confidence)
         then, today = (_alone(fault, answer, node, policy, at).action for at in (last, now))
         if then is Action.MONITOR and today is not Action.MONITOR:
             found.append((kind, code, history.unhealthy_since(node, fault, now)))

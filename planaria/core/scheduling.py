@@ -10,7 +10,13 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class NodeQuery:
-    """-> {name: {"state": NodeState, "node_id": str, "reason": str, "jobs": [job id]}}"""
+    """-> {name: {"state": NodeState, "node_id": str, "reason": str, "jobs": [job id]}}
+
+    Without names: the nodes that the scheduler keeps out of work by its own words, for something failed there
+    and nobody wants it so. Each entry then has also "codes": [what the fault catalogue calls these words, a
+    code of node_condition such as Slurm/KillTaskFailed], and "since": float (epoch seconds at which they were
+    written, 0.0: not known). Kubernetes has none: what ails a node there is in its conditions, which its
+    agents report."""
 
     nodes: tuple[str, ...]
     verb: str = "node"

@@ -15,7 +15,7 @@ from typing import Any
 from planaria.core import scheduling
 from planaria.core.errors import InvalidInput
 
-OURS = "planaria"
+OURS, SCHEDULER = "planaria", "scheduler"
 BAD_EXIT_GRACE_SECONDS = 2.0
 FAILED_TOLD = 20
 
@@ -44,12 +44,13 @@ _COMMON = {
 
 @dataclass(slots=True)
 class Node:
-    """A scheduler name and the instance behind it. isolated: {"reason", "by"} or None; lost: proven dead."""
+    """A scheduler name and the instance behind it. isolated: {"reason", "by"} or None, of the scheduler's own
+    doing with {"codes", "since"}; lost: proven dead."""
 
     name: str
     node_id: str
     address: str = ""
-    isolated: dict[str, str] | None = None
+    isolated: dict[str, Any] | None = None
     lost: bool = False
 
 
@@ -212,6 +213,8 @@ class ClusterState:
         """Carry out one request; the value is what the port's docstring of the request says."""
         self.tick(now)
         match request:
+            case scheduling.NodeQuery(nodes=()):
+                return {name: self._describe(name) | self._own_words(name) for name in self._by_itself()}
             case scheduling.NodeQuery(nodes=nodes):
                 return {name: self._describe(name) for name in nodes}
             case scheduling.Isolate(nodes=nodes, reason=reason):
@@ -286,6 +289,10 @@ class ClusterState:
         """Someone other than Planaria isolates this node."""
         self.nodes[name].isolated = {"reason": reason, "by": by}
 
+    def isolate_by_itself(self, name: str, reason: str, codes: list[str], now: float) -> None:
+        """The scheduler takes this node out of work, for something has failed there."""
+        self.nodes[name].isolated = {"reason": reason, "by": SCHEDULER, "codes": codes, "since": now}
+
     def state_of(self, name: str) -> scheduling.NodeState:
         node = self.nodes.get(name)
         if node is None:
@@ -305,6 +312,13 @@ class ClusterState:
             "reason": (node.isolated or {}).get("reason", "") if node else f"no node {name}",
             "jobs": self.jobs_on(name),
         }
+
+    def _by_itself(self) -> list[str]:
+        return [node.name for node in self.nodes.values() if (node.isolated or {}).get("by") == SCHEDULER]
+
+    def _own_words(self, name: str) -> dict[str, Any]:
+        isolated = self.nodes[name].isolated or {}
+        return {"codes": isolated["codes"], "since": isolated["since"]}
 
     def _seen_on(self, name: str) -> list[str]:
         """Jobs that are there, and those that failed there and are still known."""
@@ -351,7 +365,7 @@ class ClusterState:
         node = self.nodes.get(name)
         if node is None:
             return f"UNKNOWN: no node {name}"
-        if node.isolated is not None and node.isolated["by"] != OURS:
+        if node.isolated is not None and node.isolated["by"] not in (OURS, SCHEDULER):
             return f"FOREIGN: {node.isolated['reason']}"
         node.isolated = {"reason": reason, "by": OURS}
         if lost and not node.lost:
@@ -386,7 +400,7 @@ class ClusterState:
         if running:
             return f"BUSY: ranks of {', '.join(running)} still run on {node.node_id}"
         node.node_id, node.address, node.lost = request.node_id, request.address, False
-        if node.isolated is None or node.isolated["by"] == OURS:
+        if node.isolated is None or node.isolated["by"] in (OURS, SCHEDULER):
             node.isolated = ours
         return "JOINED"
 

@@ -36,6 +36,7 @@ class SlurmScheduler:
     ) -> None:
         self._commands = commands
         self._head_node = head_node
+        self._clock = clock
         self._gathering = Gathering(table, clock, self._send, self._hear, window, poll_seconds)
 
     # --- the port --------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ class SlurmScheduler:
     # --- the head node ---------------------------------------------------------------------------
 
     def _send(self, group: str, items: Sequence[str]) -> str:
-        document, parameters = slurm.command(group, items)
+        document, parameters = slurm.command(group, items, self._clock.now())
         return self._commands.submit(document, [self._head_node], parameters)
 
     def _hear(self, ticket: str) -> Answer:

@@ -61,6 +61,8 @@ def check(request: SchedulerRequest) -> None:
 def gathered(request: SchedulerRequest) -> tuple[str, tuple[str, ...]] | None:
     """(group, items) of a request that may share its command; None when it is one by itself."""
     match request:
+        case scheduling.NodeQuery(nodes=()):
+            return None  # about no node in particular
         case scheduling.NodeQuery() | scheduling.JobsOn():
             return request.verb, request.nodes
         case scheduling.Isolate() | scheduling.Lost() | scheduling.Readmit():
@@ -73,15 +75,16 @@ def gathered(request: SchedulerRequest) -> tuple[str, tuple[str, ...]] | None:
     return None
 
 
-def command(group: str, items: Sequence[str]) -> tuple[str, Parameters]:
-    """(document, parameters) of one command for these items of a group."""
+def command(group: str, items: Sequence[str], now: float) -> tuple[str, Parameters]:
+    """(document, parameters) of one command for these items of a group. now: epoch seconds; SSM may deliver a
+    command minutes later, and a job must not be stopped by an order that is older than its last start."""
     verb, *shared = group.split(" ")
     if verb in _LISTS:
         return _checked(_LISTS[verb], {"Nodes": ",".join(items)})
     if verb in _MARKED:
         return _checked(_MARKED[verb], {"Entries": ",".join(items)})
     if verb == "stop":
-        given = {"Jobs": ",".join(items), "Signal": shared[0], "Grace": shared[1]}
+        given = {"Jobs": ",".join(items), "Signal": shared[0], "Grace": shared[1], "Sent": str(int(now))}
         return _checked("planaria-slurm-stop", given)
     jobs = ",".join(item.removeprefix(_JOB) for item in items if item.startswith(_JOB))
     nodes = ",".join(item.removeprefix(_NODE) for item in items if item.startswith(_NODE))
@@ -91,6 +94,8 @@ def command(group: str, items: Sequence[str]) -> tuple[str, Parameters]:
 def single(request: SchedulerRequest) -> tuple[str, Parameters] | None:
     """(document, parameters) of a request that is a command by itself; None when it is gathered."""
     match request:
+        case scheduling.NodeQuery(nodes=()):
+            return _LISTS[request.verb], {"Nodes": ""}
         case scheduling.Join():
             return "planaria-slurm-join", {
                 "Name": request.name,
@@ -124,6 +129,8 @@ def picked(request: SchedulerRequest, items: Sequence[str], value: Mapping[str, 
     """
     if isinstance(request, scheduling.JobQuery):
         return _jobs(items, value)
+    if request == scheduling.NodeQuery(()):
+        return {name: _kept_out(name, entry) for name, entry in value.items()}
     names: Iterable[str] = (item.partition("=")[0] for item in items)
     if not items:
         names = (request.name,) if isinstance(request, scheduling.Join) else (_job_of(request),)
@@ -153,6 +160,14 @@ def _node(name: str, entry: Any) -> dict[str, Any]:
     known = state if state in set(NodeState) else NodeState.UNKNOWN.value
     texts = {key: str(entry.get(key) or "") for key in ("node_id", "reason")}
     return {**entry, **texts, "state": known}
+
+
+def _kept_out(name: str, entry: Any) -> dict[str, Any]:
+    told = _node(name, entry)
+    codes, since = entry.get("codes"), entry.get("since")
+    if not isinstance(codes, list) or not codes or not isinstance(since, int | float):
+        raise Unreadable(f"the head node's answer about {name} cannot be read: {entry!r:.120}")
+    return {**told, "codes": [str(code) for code in codes], "since": float(since)}
 
 
 def _jobs(items: Sequence[str], value: Mapping[str, Any]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
             flag = f"--{option.replace('_', '-')}"
             verb.add_argument(flag, type=_checked(flag, reader), required=default is None, default=default)
 
-    add("node", lambda slurm, given: tell_nodes(slurm, given.nodes), nodes=_names)
+    add("node", lambda slurm, given: tell_nodes(slurm, given.nodes), nodes=(_any, []))
     add("jobs-on", lambda slurm, given: tell_jobs_on(slurm, given.nodes), nodes=_names)
     add(
         "jobs",
@@ -84,10 +84,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "stop",
-        lambda slurm, given: stop(slurm, given.jobs, given.signal, given.grace),
+        lambda slurm, given: stop(slurm, given.jobs, given.signal, given.grace, given.sent),
         jobs=_ids,
         signal=_signal,
         grace=_seconds,
+        sent=(_moment, 0),
     )
     add(
         "hold",
@@ -190,6 +191,10 @@ def _signal(text: str) -> str:
 
 def _seconds(text: str) -> float:
     return float(_match(r"[0-9]{1,7}([.][0-9]{1,3})?", text, "no number of seconds"))
+
+
+def _moment(text: str) -> int:
+    return int(_match(r"[0-9]{1,12}", text, "no moment; give whole seconds since the epoch"))
 
 
 def _count(text: str) -> int:

@@ -40,6 +40,9 @@ TEXT_KEYS = (
     ),
 )
 
+NOT_REGISTERED = "INVALID_REG"
+"""It has less than slurm.conf says (sinfo: inval): no work, whether it is drained for that as well or not."""
+
 DIGITS = re.compile(r"(\d+)")
 
 WRITTEN_BY = re.compile(r"(.*) \[([^\[\]@]*)@(\d+)\]", re.DOTALL)
@@ -78,6 +81,12 @@ class Node:
     def kept_out(self) -> bool:
         """No new work here: drained, failing, or set down."""
         return self.words.held or self.words.down
+
+    @property
+    def by_itself(self) -> bool:
+        """Slurm keeps work off this node by its own word: something has failed, and nobody wants it so."""
+        out = self.kept_out or NOT_REGISTERED in self.words.flags
+        return out and self.words.clear and self.by_slurm and reasons.is_slurms(self.reason)
 
     @property
     def foreign(self) -> str:
@@ -121,7 +130,7 @@ def _authors(slurm: Slurm, found: dict[str, Node]) -> dict[str, Node]:
     doubtful = [
         node
         for node in found.values()
-        if node.kept_out and reasons.is_slurms(node.reason) and node.reason_by not in ("", "root", "slurm")
+        if reasons.is_slurms(node.reason) and node.reason_by not in ("", "root", "slurm")
     ]
     if not doubtful:
         return found

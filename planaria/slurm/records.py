@@ -164,7 +164,9 @@ def _from_json(row: dict[str, Any], what: str) -> Record:
         offset=(json_form.number(row, "het_job_offset") or 0) if het else 0,
         state=state,
         completing=completing,
-        reason=_plain(json_form.text(row, "state_reason")),
+        # The description, where there is one, is what scontrol shows: by the plain reason a job whose launch
+        # failed is held by its user.
+        reason=json_form.text(row, "state_description") or _plain(json_form.text(row, "state_reason")),
         nodes=_names(json_form.text(row, "nodes"), what),
         node_count=count,
         most_nodes=max(count, json_form.number(row, "max_nodes") or 0),

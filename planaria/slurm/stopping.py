@@ -24,11 +24,18 @@ STEP = re.compile(r"\d+(?:_\d+|\+\d+)?\.\d+")
 """A step that srun started; `.batch` and `.extern` are Slurm's own."""
 
 
-def stop(slurm: Slurm, ids: Sequence[str], signal: str, grace_seconds: float) -> dict[str, str]:
-    """As core/scheduling.Stop. Raises SlurmError when Slurm cannot be asked."""
+def stop(
+    slurm: Slurm, ids: Sequence[str], signal: str, grace_seconds: float, sent: int = 0
+) -> dict[str, str]:
+    """As core/scheduling.Stop. sent: when it was asked for (epoch seconds; 0: just now). An order that comes
+    after the job's next start does nothing: whoever still wants it stopped asks again. Raises SlurmError when
+    Slurm cannot be asked."""
     with ExitStack() as locks:
         mine = [job for job in sorted(ids) if locks.enter_context(alone(slurm, job, LONGEST_SECONDS))]
-        words = _stop(slurm, mine, signal, grace_seconds)
+        if sent:
+            found = jobs.read(slurm, mine)
+            mine = [job for job in mine if job not in found or number(found[job], "released") <= sent + 1]
+        words = _stop(slurm, mine, signal, grace_seconds) if mine else {}
         return {job: words.get(job, "COMPLETING") for job in ids}
 
 

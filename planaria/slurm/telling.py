@@ -4,12 +4,13 @@ node and jobs are asked again and again, so they also put back addresses that Sl
 lists of nodes of jobs that somebody else has requeued.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planaria.core.scheduling import JobState
-from planaria.slurm import addresses, jobs, nodes, remembering, stopping
+from planaria.slurm import addresses, jobs, nodes, reasons, remembering, stopping
 from planaria.slurm.jobs import ENDED, Job
+from planaria.slurm.nodes import Node
 from planaria.slurm.programs import Slurm
 
 FAILED_KEPT = 20
@@ -31,8 +32,27 @@ COMMON = {
 
 
 def tell_nodes(slurm: Slurm, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """name -> {"state", "node_id", "reason", "jobs"}; an unknown name is UNKNOWN."""
-    found = nodes.read(slurm, names)
+    """name -> {"state", "node_id", "reason", "jobs"}; an unknown name is UNKNOWN.
+
+    Without names: the nodes that Slurm keeps out of work by its own words, each also with "codes" (what the
+    fault catalogue calls these words) and "since" (epoch seconds, 0.0 where Slurm does not say).
+    """
+    if not names:
+        return _by_itself(slurm)
+    return _tell(slurm, names, nodes.read(slurm, names))
+
+
+def _by_itself(slurm: Slurm) -> dict[str, dict[str, Any]]:
+    every = nodes.every(slurm)
+    found = {name: node for name, node in every.items() if node.by_itself}
+    more = {
+        name: {"codes": reasons.codes(node.reason), "since": float(node.reason_at)}
+        for name, node in found.items()
+    }
+    return {name: {**told, **more[name]} for name, told in _tell(slurm, list(found), found).items()}
+
+
+def _tell(slurm: Slurm, names: Sequence[str], found: Mapping[str, Node]) -> dict[str, dict[str, Any]]:
     addresses.restore(slurm, found.values())
     live = jobs.live_on(jobs.every(slurm), list(found)) if found else {}
     told: dict[str, dict[str, Any]] = {}

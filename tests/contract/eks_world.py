@@ -27,6 +27,9 @@ DIFFERS = {
     "test_requeue_starts_the_ranks_in_the_asked_order": _PLACED,
     "test_only_free_nodes_are_placed_and_old_ones_in_rank_order": _PLACED,
     "test_after_a_requeue_the_nodes_are_the_present_ones": _PLACED,
+    "test_what_the_scheduler_itself_keeps_out_is_told_of_and_taken_over": (
+        "what ails a node is in its conditions, which its agents report (tests/core/test_parsers.py)"
+    ),
     "test_ranks_that_survive_a_failed_one_are_ended_after_a_grace": (
         "Kubernetes starts no failed Job again (tests/kubernetes/test_requeue.py)"
     ),
@@ -66,6 +69,14 @@ class EksWorld:
                     containerStatuses=[{"name": "train", "state": ended}],
                 )
                 self.cluster.controllers.stubborn.discard(name)
+
+    def cancel(self, job_id: str) -> None:
+        """A person deletes it, and its pods with it."""
+        self.cluster.store.delete("jobs", NAMESPACE, job_id, {"propagationPolicy": "Background"})
+        self.cluster.controllers.tick()
+
+    def isolate_by_itself(self, name: str) -> None:
+        """What ails a node of Kubernetes is in its conditions, which its agents report."""
 
     def isolate_by_someone_else(self, name: str, reason: str) -> None:
         key = self._key(name)

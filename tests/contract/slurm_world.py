@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from planaria.core import scheduling
 from planaria.memory.cluster_state import JobState
 from planaria.memory.table import MemoryTable
 from planaria.sandbox.errors import SandboxError
@@ -13,8 +12,9 @@ from planaria.sandbox.local_commands import LocalCommands
 from planaria.sandbox.slurm_cluster import SlurmCluster
 from planaria.sandbox.slurm_files import SlurmSettings
 from planaria.schedulers.slurm import SlurmScheduler
+from planaria.slurm import marks
 from planaria.wiring import SystemClock
-from tests.sandbox.heads import done, eventually
+from tests.sandbox.heads import eventually
 from tests.slurm_real.jobs import RealJob, submit
 
 HEAD = "i-0head"
@@ -31,19 +31,21 @@ class SlurmWorld:
         self.slurm = slurm
         self.folder = folder
         self.commands = LocalCommands(slurm.environment)
-        self.scheduler = SlurmScheduler(self.commands, HEAD, MemoryTable(), SystemClock())
+        # Its calls are gathered for a moment only: here nobody else asks.
+        self.scheduler = SlurmScheduler(
+            self.commands, HEAD, MemoryTable(), SystemClock(), window=0.05, poll_seconds=0.05
+        )
         self.node_ids = {name: f"i-{name}" for name in NAMES}
         self.jobs: dict[str, RealJob] = {}
         self.came: dict[str, str] = {}
         for name in NAMES:
             self._enter(name)
 
-    def _ask(self, request: scheduling.SchedulerRequest) -> None:
-        done(self.scheduler.poll, self.scheduler.submit(request), 60.0)
-
     def _enter(self, name: str) -> None:
-        self._ask(scheduling.Join(name, self.node_ids[name], "127.0.0.1", "planaria:first"))
-        self._ask(scheduling.Readmit((name,), "planaria:first"))
+        """As its instance has joined and was readmitted long ago."""
+        comment = marks.write("", {"node": self.node_ids[name]})
+        words = (f"comment={comment}", "nodeaddr=127.0.0.1", "nodehostname=localhost")
+        self.slurm.run("scontrol", "update", f"nodename={name}", *words)
 
     def job_id(self, number: int) -> str:
         text = self.slurm.run("scontrol", "show", "config")
@@ -60,6 +62,13 @@ class SlurmWorld:
     def end_rank(self, job_id: str, rank: int, code: int) -> None:
         self.jobs[job_id].tell(rank, code)
         eventually(lambda: rank not in self.live_ranks(job_id))
+
+    def cancel(self, job_id: str) -> None:
+        self.slurm.run("scancel", job_id)
+
+    def isolate_by_itself(self, name: str) -> None:
+        """As slurmd asks slurmctld to: in the name of the user that Slurm runs as."""
+        self.isolate_by_someone_else(name, "Kill task failed")
 
     def isolate_by_someone_else(self, name: str, reason: str) -> None:
         self.slurm.run("scontrol", "update", f"nodename={name}", "state=drain", f"reason={reason}")

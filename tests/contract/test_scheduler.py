@@ -27,6 +27,7 @@ from tests.schedulers.head_node import HEAD, HeadNode
 A, B, C = "demo-1", "demo-2", "demo-3"
 MARK = "planaria:s-1"
 PATIENCE_SECONDS = 60.0
+UNKILLABLE = "Kill task failed", ["Slurm/KillTaskFailed"]
 
 
 class World(Protocol):
@@ -44,7 +45,13 @@ class World(Protocol):
         """Submit a job that ignores SIGTERM or not, and wait until its ranks run."""
 
     def end_rank(self, job_id: str, rank: int, code: int) -> None: ...
+    def cancel(self, job_id: str) -> None:
+        """Its user ends it for good."""
+
     def isolate_by_someone_else(self, name: str, reason: str) -> None: ...
+    def isolate_by_itself(self, name: str) -> None:
+        """The scheduler takes it out of work: processes there outlived SIGKILL."""
+
     def bring_up(self, node_id: str, name: str) -> None:
         """An instance that is to take this name has booted."""
 
@@ -81,8 +88,15 @@ class MemoryWorld:
     def end_rank(self, job_id: str, rank: int, code: int) -> None:
         self.twin.end_ranks(job_id, code, rank)
 
+    def cancel(self, job_id: str) -> None:
+        self.twin.state.cancel(job_id, self.clock.now())
+        self.twin.submit(scheduling.JobsOn(()))
+
     def isolate_by_someone_else(self, name: str, reason: str) -> None:
         self.twin.state.foreign_isolate(name, reason, by="operator")
+
+    def isolate_by_itself(self, name: str) -> None:
+        self.twin.state.isolate_by_itself(name, *UNKILLABLE, self.clock.now())
 
     def bring_up(self, node_id: str, name: str) -> None:
         self.twin.state.node_up(node_id)
@@ -138,9 +152,17 @@ class HeadWorld:
         (self.head.jobs.folder(job_id).root / "do" / str(rank)).write_text(str(code))
         eventually(lambda: rank not in self.live_ranks(job_id))
 
+    def cancel(self, job_id: str) -> None:
+        with self.head.lock:
+            self.head.state.cancel(job_id, time.time())
+
     def isolate_by_someone_else(self, name: str, reason: str) -> None:
         with self.head.lock:
             self.head.state.foreign_isolate(name, reason, by="operator")
+
+    def isolate_by_itself(self, name: str) -> None:
+        with self.head.lock:
+            self.head.state.isolate_by_itself(name, *UNKILLABLE, time.time())
 
     def bring_up(self, node_id: str, name: str) -> None:
         with self.head.lock:
@@ -289,6 +311,23 @@ def test_someone_elses_isolation_is_never_touched(world: World) -> None:
     assert ask(world, scheduling.NodeQuery((A,)))[A]["reason"] == "new disks"
 
 
+def test_what_the_scheduler_itself_keeps_out_is_told_of_and_taken_over(world: World) -> None:
+    """It is ours to readmit only once an isolation of ours has taken it over."""
+    assert ask(world, scheduling.NodeQuery(())) == {}
+    world.isolate_by_someone_else(C, "new-disks")
+    world.isolate_by_itself(A)
+    found = ask(world, scheduling.NodeQuery(()))
+    assert set(found) == {A}, "an operator's hold is no fault"
+    assert (found[A]["reason"], found[A]["codes"]) == UNKILLABLE
+    assert (found[A]["state"], found[A]["node_id"], found[A]["jobs"]) == ("DRAINED", world.node_ids[A], [])
+    now = time.time() if not isinstance(world, MemoryWorld) else world.clock.now()
+    assert now - 60 < found[A]["since"] <= now + 1
+    assert ask(world, scheduling.Readmit((A,), MARK)) == {A: "FOREIGN: Kill task failed"}
+    assert ask(world, scheduling.Isolate((A,), MARK)) == {A: "ISOLATED"}
+    assert ask(world, scheduling.NodeQuery(())) == {}
+    readmitted(world, A)
+
+
 def test_to_the_twin_the_same_words_of_someone_else_are_no_reason_of_ours() -> None:
     world = MemoryWorld()
     world.isolate_by_someone_else(A, MARK)
@@ -408,6 +447,20 @@ def test_requeue_of_a_running_job_ends_its_old_ranks_first(world: World, job: st
     until(world, scheduling.Requeue(job, (A, B), 2, -1), {job: "RUNNING"})
     eventually(lambda: world.live_ranks(job) == [0, 1], what="two new ranks live")
     assert world.job_state(job) == JobState.RUNNING
+
+
+def test_a_job_that_its_user_cancels_after_our_stop_stays_cancelled(world: World, job: str) -> None:
+    world.add_job(job, 2)
+    until(world, scheduling.Stop((job,), "TERM", 1.0), {job: "STOPPED"})
+    world.cancel(job)
+    over = lambda: (query(world, job)[job] or {"state": "CANCELLED"})["state"] == "CANCELLED"  # noqa: E731
+    eventually(over, PATIENCE_SECONDS, f"{job} is cancelled, or not known any more")
+    assert ask(world, scheduling.Requeue(job, (A, B), 2, -1))[job] in (
+        f"REFUSED: {job} was cancelled by a person", f"REFUSED: no job {job}",
+    )  # fmt: skip
+    ask(world, scheduling.Stop((job,), "TERM", 1.0))
+    assert ask(world, scheduling.Requeue(job, (A, B), 3, -1))[job].startswith("REFUSED: ")
+    assert over() and world.live_ranks(job) == []
 
 
 def test_requeue_is_refused_with_the_reason(world: World, job: str, other: str) -> None:

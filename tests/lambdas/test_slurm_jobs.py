@@ -9,7 +9,7 @@ import pytest
 
 from planaria.core.cluster import Cluster
 from planaria.core.ports import Answer, AnswerState
-from planaria.core.scheduling import Hold, Isolate, JobQuery, JobsOn, Lost, Requeue, Stop
+from planaria.core.scheduling import Hold, Isolate, JobQuery, JobsOn, Lost, NodeQuery, Requeue, Stop
 from planaria.core.table import Row
 from planaria.memory.cluster_state import Job, JobState
 from tests.lambdas import events
@@ -721,7 +721,7 @@ def test_nothing_is_started_again_where_nobody_may_act(build: Build, mode: str, 
     told = row(world)
     assert (told["state"], told.get("owed"), told.get("resume_phase")) == ("FAILED", None, None)
     assert f"mode {mode}: it would have been started again" in told["ended_reason"]
-    assert {type(request) for request in world.scheduler.requests} <= {JobQuery, JobsOn}
+    assert {type(request) for request in world.scheduler.requests} <= {JobQuery, JobsOn, NodeQuery}
     assert world.notices.sent == [] and world.gw.ledger.incidents() == []
 
 

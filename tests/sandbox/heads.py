@@ -22,15 +22,16 @@ def config(folder: Path, endpoint: str, cluster: str = "demo", **more: Any) -> H
 
 
 def eventually(look: Callable[[], Any], seconds: float = 15.0, what: str = "") -> Any:
-    """The first true value that `look` returns."""
-    deadline = time.monotonic() + seconds
+    """The first true value that `look` returns. A look may start programs, so looks become rarer."""
+    deadline, pause = time.monotonic() + seconds, 0.02
     while True:
         found = look()
         if found:
             return found
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds} s: {what or look}; last answer {found!r}")
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(1.2 * pause, 0.2)
 
 
 def done(poll: Callable[[str], Answer], ticket: str, seconds: float = 15.0) -> dict[str, Any]:

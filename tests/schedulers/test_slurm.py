@@ -61,6 +61,7 @@ def world() -> World:
     ("request_", "document", "parameters"),
     [
         (NodeQuery(("a-1", "a-2")), "planaria-slurm-node", {"Nodes": "a-1,a-2"}),
+        (NodeQuery(()), "planaria-slurm-node", {"Nodes": ""}),
         (Isolate(("a-1",), MARK), "planaria-slurm-isolate", {"Entries": f"a-1={MARK}"}),
         (Lost(("a-1", "a-2"), MARK), "planaria-slurm-lost", {"Entries": f"a-1={MARK},a-2={MARK}"}),
         (Readmit(("a-1",), MARK), "planaria-slurm-readmit", {"Entries": f"a-1={MARK}"}),
@@ -72,7 +73,11 @@ def world() -> World:
         (JobsOn(("a-1",)), "planaria-slurm-jobs-on", {"Nodes": "a-1"}),
         (JobQuery(("12_3", "12+1")), "planaria-slurm-jobs", {"Jobs": "12_3,12+1", "Nodes": ""}),
         (JobQuery(("7",), ("a-1",)), "planaria-slurm-jobs", {"Jobs": "7", "Nodes": "a-1"}),
-        (Stop(("7",), "TERM", 2.0), "planaria-slurm-stop", {"Jobs": "7", "Signal": "TERM", "Grace": "2"}),
+        (
+            Stop(("7",), "TERM", 2.0),
+            "planaria-slurm-stop",
+            {"Jobs": "7", "Signal": "TERM", "Grace": "2", "Sent": "1001"},
+        ),
         (
             Hold("7", ("a-1", "a-2"), 3600.0),
             "planaria-slurm-hold",
@@ -177,9 +182,26 @@ def test_a_question_about_a_node_finds_its_jobs_and_no_others(world: World) -> N
 
 
 def test_nothing_asked_is_nothing_sent(world: World) -> None:
-    for request in (NodeQuery(()), JobsOn(()), JobQuery(()), Stop((), "TERM", 0.0), Isolate((), MARK)):
+    for request in (JobsOn(()), JobQuery(()), Stop((), "TERM", 0.0), Isolate((), MARK)):
         assert world.ask(request) == Answer(AnswerState.DONE)
     assert world.head.calls == []
+
+
+OUT = {"state": "DRAINED", "node_id": "i-a-2", "reason": "Prolog error", "jobs": []}
+
+
+def test_without_names_it_is_about_what_slurm_keeps_out_by_itself(world: World) -> None:
+    assert world.ask(NodeQuery(())) == Answer(AnswerState.DONE)
+    world.twin.state.isolate_by_itself("a-2", "Prolog error", ["Slurm/PrologError"], 990.0)
+    world.twin.state.foreign_isolate("a-3", "Prolog error, says ada", by="operator")
+    told = {"a-2": {**OUT, "codes": ["Slurm/PrologError"], "since": 990.0}}
+    assert world.ask(NodeQuery(())) == Answer(AnswerState.DONE, told)
+
+
+@pytest.mark.parametrize("more", [{}, {"codes": [], "since": 1.0}, {"codes": ["Slurm/x"], "since": "today"}])
+def test_slurms_own_words_without_code_or_time_are_not_believed(world: World, more: dict[str, Any]) -> None:
+    world.head.answers["planaria-slurm-node"] = {"version": 1, "value": {"a-2": {**OUT, **more}}}
+    assert world.ask(NodeQuery(())).state is AnswerState.UNKNOWN
 
 
 def test_a_ticket_survives_until_the_answer_is_there(world: World) -> None:

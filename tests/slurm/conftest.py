@@ -14,6 +14,11 @@ from planaria.sandbox.slurm_files import SlurmSettings
 from planaria.slurm.programs import Done, Slurm, run_program
 from tests.sandbox.heads import eventually
 
+PROLOG = """#!/bin/sh
+# The site's prolog fails on a node for as long as this file is there.
+[ ! -e "$(dirname "$0")/broken-$SLURMD_NODENAME" ]
+"""
+
 NAMES = tuple(f"demo-{number}" for number in range(1, 7))
 SPARE = "demo-7"
 
@@ -84,7 +89,14 @@ class Real:
 def shared_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     if lack := slurm_cluster.missing():
         pytest.skip(f"slurm: {lack}")
-    with SlurmCluster(SlurmSettings(tmp_path_factory.mktemp("slurm"), NAMES, (SPARE,))) as cluster:
+    folder = tmp_path_factory.mktemp("slurm")
+    prolog = folder / "prolog"
+    prolog.write_text(PROLOG)
+    prolog.chmod(0o755)
+    # Heterogeneous jobs start in the backfill cycle alone, which is every 30 s by default.
+    options = {"Prolog": str(prolog), "SchedulerParameters": "bf_interval=5"}
+    settings = SlurmSettings(folder, NAMES, (SPARE,), options=options)
+    with SlurmCluster(settings) as cluster:
         yield cluster
 
 

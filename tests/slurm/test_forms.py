@@ -81,6 +81,17 @@ def test_jobs_of_every_version(recorded: Recorded) -> None:
     assert (told["6"]["state"], told["6"]["exit_code"]) == ("COMPLETING", -15)
 
 
+def test_a_job_that_slurm_put_on_hold_says_so() -> None:
+    """Slurm 22.05 calls it held by its user, but for the description."""
+    failed = Recorded("22.05")
+    held = '"state_reason": "JobHeldUser"'
+    failed.cut = lambda printed: printed.replace(
+        held, f'{held}, "state_description": "launch failed requeued held"'
+    )
+    reasons_ = {job.head.reason for job in jobs.every(failed.slurm) if job.head.held}
+    assert reasons_ == {"launch failed requeued held"}
+
+
 def test_a_heterogeneous_job_is_its_components(recorded: Recorded) -> None:
     job = jobs.one(recorded.slurm, "4")
     assert job is not None

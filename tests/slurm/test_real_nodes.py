@@ -76,6 +76,52 @@ def test_what_slurm_itself_took_out_is_taken_over(real: Real) -> None:
     assert telling.tell_nodes(real.slurm, [A])[A]["state"] == "IDLE"
 
 
+def test_a_prolog_that_fails_is_told_of_and_the_job_that_it_held_is_let_go(real: Real) -> None:
+    broken = real.cluster.places.folder / f"broken-{A}"
+    broken.touch()
+    began = time.time()
+    try:
+        job = real.submit("sleep 100", "-N1", f"--nodelist={A}", wait=False)
+        eventually(lambda: A in telling.tell_nodes(real.slurm, []), 30.0, "Slurm has drained the node")
+    finally:
+        broken.unlink()
+    told = telling.tell_nodes(real.slurm, [])[A]
+    assert (told["state"], told["reason"], told["codes"]) == (
+        "DRAINED", "Prolog error", ["Slurm/PrologError"],
+    )  # fmt: skip
+    assert began - 2 < told["since"] <= time.time() + 1
+    assert nodes.read(real.slurm, [A])[A].reason_by == "root", "as SlurmUser, who runs slurmctld here"
+    assert real.facts(job)["Reason"] == "launch_failed_requeued_held"
+    assert readmit(real, A) == "FOREIGN: Prolog error"
+    assert isolate(real, A) == "ISOLATED"
+    assert telling.tell_nodes(real.slurm, []) == {}
+    assert readmit(real, A) == "READMITTED"
+    assert real.facts(job)["Priority"] != "0", "it may run now, though nobody had stopped it"
+
+
+def test_a_node_with_fewer_devices_than_configured_is_not_readmitted_before_they_are_back(real: Real) -> None:
+    gres, folder = real.cluster.places.folder / "gres.conf", real.cluster.places.folder
+    whole = gres.read_text()
+    try:
+        others = ",".join(name for name in (*NAMES, SPARE) if name != A)
+        gres.write_text(
+            f"AutoDetect=off\nNodeName={others} Name=gpu File={folder}/gpus/gpu[0-7]\n"
+            f"NodeName={A} Name=gpu File={folder}/gpus/gpu[0-5]\n"
+        )
+        real.cluster.boot(A)
+        eventually(lambda: A in telling.tell_nodes(real.slurm, []), 30.0, "Slurm has drained the node")
+        told = telling.tell_nodes(real.slurm, [])[A]
+        assert told["reason"] == "gres/gpu count reported lower than configured (6 < 8)"
+        assert (told["codes"], told["words"]) == (["Slurm/GresCount"], "IDLE+DRAIN+INVALID_REG")
+        assert isolate(real, A) == "ISOLATED"
+        assert readmit(real, A).startswith("UNKNOWN: slurm_update error: Invalid node state")
+    finally:
+        gres.write_text(whole)
+    real.cluster.boot(A)
+    eventually(lambda: readmit(real, A) == "READMITTED", 30.0, "the node has registered with all of them")
+    assert telling.tell_nodes(real.slurm, [A])[A]["reason"] == ""
+
+
 @pytest.mark.parametrize(
     "reason", ["Not responding to my bmc, keep out -- ada", "Kill task failed twice, RMA"]
 )

@@ -353,12 +353,13 @@ def test_a_running_job_does_not_notice_and_a_moved_name_does(real: SlurmCluster)
 def test_the_real_slurmctld_gone_leaves_the_former_file(real: SlurmCluster) -> None:
     """What ends slurmctld (a fault in the file, or something else at that moment) must not be there when it
     is started again."""
-    text = real.settings.folder / topology.FILE
+    text, conf = real.settings.folder / topology.FILE, real.places.conf
     slurm = Slurm()
 
     def run(arguments: Sequence[str], seconds: float) -> Done:
         if arguments[1] == "reconfigure":  # its answer never comes: it has ended over the file
             subprocess.run(["scontrol", "shutdown", "slurmctld"], check=False, capture_output=True)
+            conf.write_text(f"{conf.read_text()}MessageTimeout=2\n")  # of those that ask it in vain
         return slurm.run(arguments, seconds)
 
     found = topology.install(Slurm(run, sleep=lambda _: None), PLACES)

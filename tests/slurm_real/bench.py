@@ -20,6 +20,7 @@ from tests.slurm_real.jobs import RealJob
 HEAD = "i-0head"
 MARK = "planaria:i-0aaaa.17"
 PATIENCE_SECONDS = 60.0
+SLOW_SECONDS = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,10 @@ class Bench:
     def __init__(self, slurm: SlurmCluster) -> None:
         self.slurm = slurm
         self.commands = LocalCommands(slurm.environment)
-        self.scheduler = SlurmScheduler(self.commands, HEAD, MemoryTable(), SystemClock())
+        # Its calls are gathered for a moment only: here nobody else asks.
+        self.scheduler = SlurmScheduler(
+            self.commands, HEAD, MemoryTable(), SystemClock(), window=0.05, poll_seconds=0.05
+        )
 
     def ask(self, request: scheduling.SchedulerRequest) -> dict[str, Any]:
         return done(self.scheduler.poll, self.scheduler.submit(request), PATIENCE_SECONDS)
@@ -73,10 +77,18 @@ class Bench:
             words.append(str(self.ask(request)[job_id]))
             # Readmitted nodes are heard once more before they get work: the workflow asks again then.
             assert not words[-1].startswith("REFUSED") or words[-1].endswith("is down"), words
+            if words[-1] != "RUNNING" and time.monotonic() > began + SLOW_SECONDS:
+                self.mend(names)
             return words[-1] == "RUNNING"
 
         eventually(running, 2 * PATIENCE_SECONDS, f"{job_id} runs")
         return Resumed(time.monotonic() - began, tuple(dict.fromkeys(words)))
+
+    def mend(self, names: Sequence[str]) -> None:
+        """What an incident does about these nodes where Slurm itself has drained them."""
+        for name in sorted(set(names) & set(self.ask(scheduling.NodeQuery(())))):
+            self.until(scheduling.Isolate((name,), MARK), {name: "ISOLATED"})
+            self.until(scheduling.Readmit((name,), MARK), {name: "READMITTED"})
 
     def reset(self, names: Sequence[str], spare: str) -> None:
         """No job, no reservation, every node idle, and the spare name nobody's again."""

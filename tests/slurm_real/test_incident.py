@@ -84,6 +84,23 @@ def test_a_gpu_that_falls_off_the_bus_is_replaced_while_its_node_still_answers(
         assert_healed(world, job, capsys, began)
 
 
+def test_a_node_that_slurm_itself_has_drained_is_rebooted_and_works_again(bench: Bench) -> None:
+    """From Slurm's own words, which sweep asks for, to the readmission; an operator's drain stays."""
+    with real_world(bench, NAMES) as world:
+        for name, reason in ((BROKEN, "Kill task failed"), (NAMES[0], "Kill task failed, says ada")):
+            bench.slurm.run("scontrol", "update", f"nodename={name}", "state=drain", f"reason={reason}")
+        for second in range(6):  # in place of one sweep in a minute
+            world.at(float(second), lambda: setattr(world, "_next_sweep", world.now))
+        world.run(150.0, until=world.has_ended)
+        [incident] = world.incidents
+        assert (incident["outcome"], incident["rule"]) == ("HEALED", "slurm-kill-task-failed")
+        assert ("reboot", world.node_ids[BROKEN]) in world.fleet.calls and world.launched == []
+        states = bench.ask(scheduling.NodeQuery(NAMES))
+        assert (states[BROKEN]["state"], states[BROKEN]["reason"]) == ("IDLE", "")
+        assert states[NAMES[0]]["reason"] == "Kill task failed, says ada"
+        assert bench.ask(scheduling.NodeQuery(())) == {}
+
+
 def test_a_job_that_fails_by_itself_touches_no_node(bench: Bench, tmp_path: Path) -> None:
     """What its agents report of its ranks blames the job alone, however the job goes on."""
     with real_world(bench, NAMES) as world:

@@ -3,6 +3,7 @@ makes them, a shell that runs their line, `python -m planaria.slurm`, and a real
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -153,8 +154,11 @@ def test_many_incidents_at_once_are_few_commands(way: Way) -> None:
     assert {name: found[name]["reason"] for name in NAMES} == {name: f"{MARK}-{name}" for name in NAMES}
 
 
-def test_a_head_node_without_a_controller_is_unknown(way: Way, bench: Bench) -> None:
-    way.agent._environment["SLURM_CONF"] = "/nonexistent/slurm.conf"
+def test_a_head_node_without_a_controller_is_unknown(way: Way, bench: Bench, tmp_path: Path) -> None:
+    conf = bench.slurm.places.conf.read_text()
+    away = re.sub(r"(?m)^SlurmctldPort=.*$", "SlurmctldPort=1\nMessageTimeout=2", conf)
+    (tmp_path / "slurm.conf").write_text(away)
+    way.agent._environment["SLURM_CONF"] = str(tmp_path / "slurm.conf")
     answer = None
     scheduler = way.function()
     ticket = scheduler.submit(NodeQuery((NAMES[0],)))

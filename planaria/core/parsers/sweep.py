@@ -8,8 +8,10 @@ see comes as any other detail-type with this detail:
      "state_reason": str, "below_size": bool}
 
 kind and code are the catalogue's: (state_change, terminated), (scheduled_event, instance-retirement),
-(status_check, StatusCheckFailed_System), (node_health, silent), and for one that lasts (node_condition,
-Ready/KubeletNotReady). event_id: EC2's name of a scheduled event; since: when a status check began to fail.
+(status_check, StatusCheckFailed_System), (node_health, silent), of a node that Slurm keeps out of work by
+its own words (node_condition, Slurm/KillTaskFailed), and for one that lasts (node_condition,
+Ready/KubeletNotReady). event_id: EC2's name of a scheduled event; since: when a status check began to fail,
+or Slurm wrote its reason.
 Kinds that sweep cannot find by itself are unknown.
 """
 
