@@ -4,6 +4,7 @@
      "slurm": {"head_node": str, "topology": "none" | "tree"} or null,
      "eks": {"cluster": str, "namespaces": [str]} or null,
      "file_system_zone": str,
+     "checkpoints": as planaria/core/checkpoint_policy.py reads it, or null,
      "node_groups": [{"name": str, "size": int, "launch_template": str, "spares": int,
                       "auto_scaling_group": str,
                       "offerings": [{"instance_type": str, "subnet": str, "zone": str, "reservation": str,
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from planaria.core.checkpoint_policy import Checkpoints
 from planaria.core.errors import InvalidInput
 from planaria.core.policy import Policy
 
@@ -86,7 +88,8 @@ class Eks:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """slurm, eks: what only this scheduler needs; None where it is another."""
+    """slurm, eks: what only this scheduler needs; None where it is another. checkpoints: None where the
+    cluster file says nothing of them."""
 
     name: str
     region: str
@@ -96,6 +99,7 @@ class Cluster:
     file_system_zone: str = ""
     slurm: Slurm | None = None
     eks: Eks | None = None
+    checkpoints: Checkpoints | None = None
 
     @property
     def size(self) -> int:
@@ -129,6 +133,7 @@ class Cluster:
             document.get("file_system_zone") or "",
             _slurm(document.get("slurm")),
             _eks(document.get("eks")),
+            _checkpoints(document.get("checkpoints")),
         )
 
 
@@ -138,6 +143,10 @@ def _slurm(given: Mapping[str, Any] | None) -> Slurm | None:
 
 def _eks(given: Mapping[str, Any] | None) -> Eks | None:
     return Eks(given["cluster"], tuple(given["namespaces"])) if given else None
+
+
+def _checkpoints(given: Mapping[str, Any] | None) -> Checkpoints | None:
+    return Checkpoints.from_document(given) if given is not None else None
 
 
 def _offering(given: Mapping[str, Any]) -> Offering:

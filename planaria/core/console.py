@@ -4,9 +4,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from planaria.core.documents import matches, patterns
 from planaria.core.errors import InvalidInput
 from planaria.core.fault import Action
 from planaria.core.incident import node_id
+from planaria.core.restores import Order
 
 REASON_LENGTH = 256
 _NODE_EXAMPLE = {
@@ -19,6 +21,8 @@ _BREAKER = {"heal_node", "isolate_node"}
 
 _SPARE_EXAMPLE = '{"node_group": "workers", "reason": "one more before the weekend"}'
 _JOB_EXAMPLE = '{"job_id": "gpt-demo", "reason": "resume by hand"}'
+_RESTORE_EXAMPLE = '{"job_id": "gpt-demo", "reason": "the file system is new"}'
+_SYNC_EXAMPLE = '{"job_id": "gpt-demo", "reason": "before the maintenance"}'
 _ACTIONS = {
     "heal_node": {
         "replace": Action.REPLACE,
@@ -46,6 +50,16 @@ class NodeOrder:
 @dataclass(frozen=True, slots=True)
 class JobOrder:
     job_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SyncOrder:
+    """step: the one that is to come first, None for the oldest that is not safe."""
+
+    job_id: str
+    step: int | None
+    deadline: float | None
     reason: str
 
 
@@ -84,6 +98,64 @@ def job_order(document: object) -> JobOrder:
     if not isinstance(job, str) or not 0 < len(job) <= 128:
         raise InvalidInput(f"job_id must be a job's id, got {job!r:.60}; a right document is {_JOB_EXAMPLE}")
     return JobOrder(job, _reason(fields, _JOB_EXAMPLE))
+
+
+def restore_order(document: object) -> Order:
+    """The order of a person for restore_checkpoint; `step` and `directory` may be left out."""
+    example = _RESTORE_EXAMPLE
+    fields = _fields(document, {"job_id", "step", "directory", "reason"}, example)
+    job, step, directory = fields.get("job_id"), fields.get("step"), fields.get("directory", "")
+    if not isinstance(job, str) or not 0 < len(job) <= 128:
+        raise InvalidInput(f"job_id must be a job's id, got {job!r:.60}; a right document is {example}")
+    if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
+        raise InvalidInput(
+            f"step must be the number of a step, got {step!r:.40}; a right document is {example}"
+        )
+    if not isinstance(directory, str) or not matches(patterns()["folder_or_none"], directory):
+        raise InvalidInput(
+            f"directory must be an absolute path of letters, digits and _ . / @ + -, got {directory!r:.80}; "
+            f"a right document is {example}"
+        )
+    return Order(job, step, directory.rstrip("/"), _reason(fields, example), person=True)
+
+
+def restore_document(document: Mapping[str, Any]) -> tuple[str, int]:
+    """Job and number of what Planaria starts a restore with."""
+    job, number = document.get("job_id"), document.get("number")
+    if not isinstance(job, str) or isinstance(number, bool) or not isinstance(number, int):
+        raise InvalidInput(
+            f"job_id must be a text and number, Planaria's own, a whole number, got {job!r:.60} and "
+            f"{number!r:.40}; a right document is {_RESTORE_EXAMPLE}"
+        )
+    return job, number
+
+
+def sync_order(document: object) -> SyncOrder:
+    """The order of a person for sync_checkpoints; `step` and `deadline` (epoch seconds) may be left out."""
+    fields = _fields(document, {"job_id", "step", "deadline", "reason"}, _SYNC_EXAMPLE)
+    job, step, deadline = fields.get("job_id"), fields.get("step"), fields.get("deadline")
+    if not isinstance(job, str) or not 0 < len(job) <= 128:
+        raise InvalidInput(f"job_id must be a job's id, got {job!r:.60}; a right document is {_SYNC_EXAMPLE}")
+    if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
+        raise InvalidInput(
+            f"step must be the number of a step, got {step!r:.40}; a right document is {_SYNC_EXAMPLE}"
+        )
+    if deadline is not None and (isinstance(deadline, bool) or not isinstance(deadline, int | float)):
+        raise InvalidInput(
+            f"deadline must be in epoch seconds, got {deadline!r:.40}; a right document is {_SYNC_EXAMPLE}"
+        )
+    return SyncOrder(job, step, deadline, _reason(fields, _SYNC_EXAMPLE))
+
+
+def sync_document(document: Mapping[str, Any]) -> tuple[str, int]:
+    """Job and number of what Planaria starts a sync with."""
+    job, number = document.get("job_id"), document.get("number")
+    if not isinstance(job, str) or isinstance(number, bool) or not isinstance(number, int):
+        raise InvalidInput(
+            f"job_id must be a text and number, Planaria's own, a whole number, got {job!r:.60} and "
+            f"{number!r:.40}; a right document is {_SYNC_EXAMPLE}"
+        )
+    return job, number
 
 
 def spare_order(document: object, groups: Collection[str]) -> SpareOrder:

@@ -34,6 +34,7 @@ class Step(StrEnum):
     APPROVED = "approved"
     CHECKPOINT_ASKED = "checkpoint_asked"
     CHECKPOINT_SAVED = "checkpoint_saved"
+    CHECKPOINT_DURABLE = "checkpoint_durable"
     ISOLATED = "isolated"
     JOB_STOPPED = "job_stopped"
     RESET = "gpu_reset"

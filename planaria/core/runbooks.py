@@ -8,6 +8,7 @@ import re
 INDEX = "escalated"
 
 _PAGES: tuple[tuple[str, str], ...] = (
+    (r"restore \d+ of job|checkpoint was not restored|planaria-(plan|run|settle)-\w+ was sent", "checkpoint-restore"),
     (r"isolated by someone else", "isolation-refused"),
     (r"nobody approved|rejected by .* stays isolated", "not-approved"),
     (r"is not admitted|was not admitted|is not readmitted|cannot take the name", "not-admitted"),
@@ -21,6 +22,7 @@ _PAGES: tuple[tuple[str, str], ...] = (
     (r"did not pass its check|not verified", "check-failed"),
     (r"was not reset|was not rebooted|is not rebooted", "repair-refused"),
     (r"its execution died|^state .* failed|the launch failed", "execution-died"),
+    (r"^restore \d+ of job", "checkpoint-restore"),
     (r"no complete checkpoint|no checkpoint|set aside|step 0|list\S* .*checkpoints", "no-checkpoint"),
     (r"was resumed \d+ times|fails by itself|was started and is [A-Z_]+ after", "job-fails"),
     (r"the scheduler (refused|does not (start|tell))|attempt \d+ of job \S+ runs for", "requeue-refused"),

@@ -97,6 +97,8 @@ def checkpoint_saved(envelope: Envelope) -> list[Signal]:
         "job_id": text(detail.get("job_id")),
         "step": number(detail.get("step")),
     }
+    if (attempt := number(detail.get("attempt"))) is not None:
+        evidence["attempt"] = int(attempt)
     return [_signal(envelope, node_id, detail, "checkpoint_saved", evidence)]
 
 
