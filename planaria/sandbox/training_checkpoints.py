@@ -14,10 +14,13 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from planaria.checkpoint import writing
+from planaria.core.errors import PlanariaError
+from planaria.core.manifest import Lineage
+from planaria.core.saved_step import StepCopy
 from planaria.sandbox import saved_steps
 from planaria.sandbox.job_folder import JobFolder, RankExit, read_json, write_json
 from planaria.sandbox.job_recipe import RankRequest
-from planaria.sandbox.saved_steps import Lineage, SavedState
 from planaria.sandbox.training_state import TrainingState
 
 _LITTLE_ROOM = 1 << 20
@@ -54,21 +57,22 @@ class Checkpoints:
         self._folder = JobFolder(Path(request.dir))
         self._leads = request.rank == 0
         self._parent = request.resume_step
+        self._replaced: StepCopy | None = None
 
     def check_start(self) -> None:
         """Raises Stopped unless the job can start where it was told to: never silently somewhere else."""
         step, job = self._request.resume_step, self._request.job_id
         if step < 0:
-            for saved in saved_steps.list_steps(self._folder, job):
-                if saved.state is SavedState.COMPLETE:
+            for saved in saved_steps.usable(self._folder, job):
+                if saved_steps.store(self._folder, job).verify(saved).usable:
                     raise _cannot(
                         f"start from step 0: the job has a complete checkpoint of step {saved.step}."
                     )
             return
-        found = saved_steps.check_step(self._folder, step, job)
+        found = saved_steps.find(self._folder, step, job)
         if found is None:
             raise _cannot(f"resume from step {step}: there is no such checkpoint.")
-        if found.state is not SavedState.COMPLETE:
+        if not found.usable:
             raise _cannot(f"resume from step {step}: the checkpoint is {found.state.value}, {found.reason}.")
 
     def load(self) -> None:
@@ -76,7 +80,7 @@ class Checkpoints:
         step, state = self._request.resume_step, self._state
         state.room_for_moments()
         tensors = state.tensors()
-        if saved_steps.read_marker(self._folder, step)["world_size"] != self._request.world_size:
+        if self._world_size_of(step) != self._request.world_size:
             # With another number of ranks it is another run from here on, and its dice are fresh.
             del tensors["generator"]
         try:
@@ -111,7 +115,7 @@ class Checkpoints:
             write_json(self._folder.served, {"id": wanted, "step": self._state.step, "at": time.time()})
 
     def save(self, wanted: str | None) -> None:
-        """All ranks together: the present step becomes a checkpoint, unless this job has it already.
+        """All ranks together: the present step becomes a checkpoint, unless this attempt has it already.
 
         wanted: id of the request that asks for it, known to rank 0 alone.
         """
@@ -127,7 +131,7 @@ class Checkpoints:
             except CheckpointException as error:
                 raise self._failed(scratch, error) from error
             if self._leads:
-                self._commit(wanted)
+                self._commit()
         if self._leads:
             self.serve(wanted)
             seconds = time.monotonic() - started
@@ -143,28 +147,44 @@ class Checkpoints:
             return Stopped(RankExit.FAILED, f"{what}; the log of rank 0 says why.")
         # PyTorch's own words for a full disk are "unexpected pos 704 vs 598".
         full = shutil.disk_usage(self._folder.root).free < _LITTLE_ROOM
-        saved_steps.remove(scratch)  # nobody can use it, and on a full disk it is in the way
+        writing.remove_tree(scratch)  # nobody can use it, and on a full disk it is in the way
         cause = f"no space is left in {self._folder.root}." if full else _cause(error)
         return Stopped(RankExit.FAILED, f"{what}: {cause}")
 
     def _prepare(self, scratch: Path) -> bool:
-        """False when an earlier attempt has saved this step: the bits would be the same."""
+        """False when this step is saved and this attempt has saved it or resumed from it."""
         self._check_not_superseded()
-        step = self._state.step
-        saved = saved_steps.check_step(self._folder, step, self._request.job_id)
-        if saved and saved.state is SavedState.COMPLETE:
-            there = saved_steps.read_marker(self._folder, step)
-            return bool(there["world_size"] != self._request.world_size)
-        saved_steps.remove(scratch)
+        request, step = self._request, self._state.step
+        saved = saved_steps.find(self._folder, step, request.job_id)
+        if saved and saved.usable and saved.lineage:
+            # What an older attempt saved beyond the resume point is off this attempt's line: nobody goes on
+            # from it once this attempt has saved anything.
+            ours = saved.lineage.attempt == request.attempt or step == request.resume_step
+            if ours and self._world_size_of(step) == request.world_size:
+                return False
+        writing.remove_tree(scratch)
         scratch.mkdir(parents=True)
+        self._replaced = saved
         return True
 
-    def _commit(self, wanted: str | None) -> None:
-        request = self._request
+    def _commit(self) -> None:
+        request, step = self._request, self._state.step
         self._check_not_superseded()
-        lineage = Lineage(request.job_id, request.attempt, self._parent)
-        saved_steps.commit(self._folder, self._state.step, request.world_size, lineage, wanted)
+        parent = self._parent
+        if parent >= step and self._replaced and self._replaced.lineage:
+            parent = self._replaced.lineage.parent_step  # the resume point, saved again by other ranks
+        lineage = Lineage(request.job_id, request.attempt, parent)
+        framework = {"torch": torch.__version__}
+        try:
+            saved_steps.commit(self._folder, step, request.world_size, lineage, framework)
+        except PlanariaError as error:
+            raise Stopped(RankExit.FAILED, f"The checkpoint of step {step} failed: {error}") from error
         saved_steps.prune(self._folder, request.job_id, self._state.config.keep, protect=request.resume_step)
+
+    def _world_size_of(self, step: int) -> int:
+        steps = saved_steps.store(self._folder, self._request.job_id)
+        copy = steps.look(self._folder.step(step).name)
+        return 0 if copy is None else steps.manifest(copy).world_size
 
     def _check_not_superseded(self) -> None:
         newest, mine = self._folder.newest_attempt(), self._request.attempt
