@@ -1,8 +1,9 @@
 """AWS error codes sorted by what they mean to us.
 
-Codes: EC2 API reference "Error codes", https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html,
-and each service's common errors. Anything unknown counts as transient: retries are bounded, and a bounded
-retry of a hopeless call costs less than giving up on a good one.
+Codes: EC2 API reference "Error codes",
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html, and each service's common errors.
+Anything unknown counts as transient: retries are bounded, and a bounded retry of a hopeless call costs less
+than giving up on a good one.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -146,6 +147,25 @@ COMMAND_REFUSED = frozenset(
         "UnsupportedPlatformType",
     }
 )
+# Of S3, where a HeadObject's answer has no body and so no code but its status.
+OBJECT_REFUSED = frozenset(
+    {
+        "403",
+        "404",
+        "405",
+        "AllAccessDisabled",
+        "Forbidden",
+        "InvalidAccessKeyId",
+        "InvalidObjectState",
+        "MethodNotAllowed",
+        "NoSuchBucket",
+        "NoSuchKey",
+        "NoSuchUpload",
+        "NotFound",
+        "PreconditionFailed",
+        "SignatureDoesNotMatch",
+    }
+)
 
 SAID_LENGTH = 400
 """UnauthorizedOperation comes with a coded message of kilobytes."""
@@ -173,6 +193,13 @@ def of_launch(code: str, message: str) -> PlanariaError:
 def of_command(code: str, message: str) -> PlanariaError:
     """The same for SSM Run Command."""
     if code in COMMAND_REFUSED:
+        return PermanentError(f"{code}: {message[:SAID_LENGTH]}")
+    return meaning(code, message)
+
+
+def of_object(code: str, message: str) -> PlanariaError:
+    """The same for S3."""
+    if code in OBJECT_REFUSED:
         return PermanentError(f"{code}: {message[:SAID_LENGTH]}")
     return meaning(code, message)
 
