@@ -22,6 +22,7 @@ from typing import Any
 from planaria.core.errors import InvalidInput
 from planaria.core.ports import Bus
 from planaria.node import check
+from planaria.node.checkpoint_probe import CheckpointProbe
 from planaria.node.delivery import Delivery
 from planaria.node.kernel_log_probe import KernelLogProbe
 from planaria.node.probe import NODE_READY, Probe
@@ -167,6 +168,7 @@ def make_probes(config: AgentConfig) -> list[Probe]:
         KernelLogProbe(Path(config.kernel_log), config.kernel_log_offset),
         SpotProbe(Path(config.metadata)),
         RankProbe(Path(config.jobs), config.instance_id, Path(config.state_dir) / "reported.json"),
+        CheckpointProbe(Path(config.jobs), config.instance_id),
     ]
 
 
