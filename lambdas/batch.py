@@ -29,7 +29,7 @@ Message = tuple[str, str]  # id and body
 # Outcomes of a job's exit after which further exits of the same attempt have the same.
 _SETTLED = ("JOINED", "COVERED", "STALE")
 
-_ACTED_ON = frozenset({"job", "node_ready", "state_change", "rebalance"})
+_ACTED_ON = frozenset({"job", "node_ready", "state_change", "rebalance", "agent_checkpoint_saved"})
 
 SINGLY = 8
 """How many signals of a node and outcome that lead to nothing are written singly in a minute."""

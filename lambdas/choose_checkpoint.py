@@ -1,20 +1,20 @@
-"""State "Choose the checkpoint": the newest complete step that a node with the file system can see.
+"""State "Choose the checkpoint": the newest good step over all tiers; what is in S3 alone is brought first.
 
-First it must be clear that all nodes of the job work.
+First it must be clear that all nodes of the job work. Then a node lists the job's folder and the bucket tells
+what it has. The job starts from what is whole in its folder: what a restore has brought is listed once more,
+by the job's own nodes.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from lambdas import members, own_checkpoints, survivors
-from lambdas.boundary import Event, Fields, ask_command, task
-from planaria.core import attempts, checkpoints, job_facts
+from lambdas import members, own_checkpoints, refilled_folders, survivors, tiers
+from lambdas.boundary import Event, Fields, task
+from planaria.core import attempts, checkpoints, job_facts, lineage, restores
+from planaria.core.checkpoints import Choice
 from planaria.core.errors import PermanentError, Waiting
-from planaria.core.plans import is_gone
+from planaria.core.saved_step import StepCopy, Tier
 from planaria.core.table import Row
 from planaria.wiring import Gateways
-
-DOCUMENT = "planaria-list-checkpoints"
 
 
 @task
@@ -25,21 +25,30 @@ def handler(event: Event, gw: Gateways) -> Fields:
         return {"step": job["resume_step_chosen"], "why": job.get("resume_step_reason", "")}
     job = members.not_being_healed(gw, job)
     carry = event.get("carry") or {}
-    if DOCUMENT not in carry:
+    if tiers.DOCUMENT not in carry:
         _settle(gw, job)
         members.fit(gw, job, int(carry.get("looks", 0)))
     if job_facts.finds_its_checkpoints(job):
         step, why = own_checkpoints.look(gw, event, job)
-        return _chosen(gw, job, step, why)
-    witnesses = _witnesses(gw, job)
-    node = carry.get("witness") or witnesses[0]
-    step, why = _choose(gw, job, _listed(gw, event, job_id, node))
-    if step == checkpoints.NO_CHECKPOINT:
-        if node == witnesses[0] and len(witnesses) > 1:
-            # An empty list may be a file system that is not mounted there.
-            raise Waiting(f"{node} sees no checkpoint; another node is asked", {"witness": witnesses[1]})
+        choice = refilled_folders.lacking(gw, event, job)
+        if choice is None:
+            return _chosen(gw, job, step, why)
+        if choice.copies[0].tier is Tier.FSX:
+            return _chosen(gw, job, choice.step, choice.why)
+        return refilled_folders.refill(gw, job, choice)
+    witnesses = tiers.witnesses(gw, job)
+    node, folder = carry.get("witness") or witnesses[0], tiers.folder_of(job)
+    there = tiers.on_file_system(gw, event, job_id, folder, node)
+    if not there and node == witnesses[0] and len(witnesses) > 1:
+        # An empty list may be a file system that is not mounted there.
+        raise Waiting(f"{node} sees no checkpoint; another node is asked", {"witness": witnesses[1]})
+    stored, untold = tiers.in_s3_if_told(gw, job, folder, there)
+    choice = _choose(gw, job, [*there, *stored])
+    if not choice.copies:
         _refuse_step_0(job)
-    return _chosen(gw, job, step, why)
+    elif choice.copies[0].tier is not Tier.FSX:
+        return refilled_folders.refill(gw, job, choice)
+    return _chosen(gw, job, choice.step, f"{choice.why}; {untold}" if untold else choice.why)
 
 
 def _chosen(gw: Gateways, job: Row, step: int, why: str) -> Fields:
@@ -60,27 +69,19 @@ def _settle(gw: Gateways, job: Row) -> None:
         raise Waiting(f"job {job['job_id']} failed just now; other nodes of it may fail as well")
 
 
-def _choose(gw: Gateways, job: Row, steps: Sequence[Mapping[str, Any]]) -> tuple[int, str]:
+def _choose(gw: Gateways, job: Row, copies: Sequence[StepCopy]) -> Choice:
     """The copy from which the last attempts failed alike is set aside, if it would be chosen again."""
-    aside = dict(job.get("aside") or {})
-    step, why = checkpoints.choose(steps, aside)
+    job_id, aside = str(job["job_id"]), dict(job.get("aside") or {})
+    copies = tiers.marked(copies, restores.read(gw.table, job_id))
+    starts = lineage.starts_of(job.get("attempts") or {})
+    choice = checkpoints.choose_copy(copies, job_id, aside, starts)
     suspect = attempts.suspect(job)
-    if suspect is None or suspect[0] != step:
-        return step, why
-    mark = {"why": suspect[1], "copy": checkpoints.copy_of(steps, step), "at": gw.clock.now()}
-    aside[str(step)] = mark
+    if suspect is None or suspect[0] != choice.step or not choice.copies:
+        return choice
+    mark = {"why": suspect[1], "copy": choice.copies[0].saved_at, "at": gw.clock.now()}
+    aside[str(choice.step)] = mark
     gw.jobs.write_resume(job["job_id"], int(job["resume_number"]), {"aside": aside})
-    return checkpoints.choose(steps, aside)
-
-
-def _listed(gw: Gateways, event: Event, job_id: str, node: str) -> list[Mapping[str, Any]]:
-    try:
-        entry = ask_command(gw, event, DOCUMENT, [node], {"job_id": job_id}).get(node) or {}
-    except Waiting as wait:
-        raise Waiting(str(wait), {**wait.carry, "witness": node}) from None
-    if entry.get("status") != "SUCCESS":
-        raise Waiting(f"{node} cannot list the checkpoints of job {job_id}: {entry.get('output')}")
-    return list(entry["output"]["steps"])
+    return checkpoints.choose_copy(copies, job_id, aside, starts)
 
 
 def _refuse_step_0(job: Row) -> None:
@@ -91,14 +92,3 @@ def _refuse_step_0(job: Row) -> None:
                 f"job {job['job_id']} {what} step {step} before, and now no checkpoint is there; "
                 "it is not started from step 0"
             )
-
-
-def _witnesses(gw: Gateways, job: Row) -> list[str]:
-    """Nodes of the job that are not gone: all of them should see the same file system. Those that have run
-    the job before come first; of a replacement it is not known yet."""
-    nodes = [str(job["nodes"][rank]) for rank in sorted(job["nodes"], key=int)]
-    rows = {row["node_id"]: row for row in gw.ledger.nodes_by_id(nodes)}
-    there = [node for node in nodes if not is_gone(rows.get(node, {}))]
-    if not there:
-        raise Waiting(f"no node of job {job['job_id']} is there to list its checkpoints")
-    return sorted(there, key=lambda node: "replaces" in rows.get(node, {}))

@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from lambdas import resuming
-from planaria.core import attempts
+from lambdas import resuming, syncing
+from planaria.core import attempts, sync_claims
 from planaria.core.fault import Action
 from planaria.core.incident import ACTIVE
 from planaria.core.judge import Judgement, Outcome
@@ -34,10 +34,21 @@ def first_step(gw: Gateways, signal: Signal) -> None:
 
 
 def saved(gw: Gateways, signal: Signal) -> None:
-    """A checkpoint of the job is complete."""
-    job_id, step = signal.evidence.get("job_id"), signal.evidence.get("step")
-    if job_id and step is not None:
-        gw.jobs.saved(str(job_id), int(step))
+    """A checkpoint of the job is complete: it is copied to S3."""
+    name, told = signal.evidence.get("job_id"), signal.evidence.get("step")
+    if not name or told is None or told < 0:
+        return
+    job_id, step = str(name), int(told)
+    gw.jobs.saved(job_id, step)
+    if gw.cluster.checkpoints is None:
+        return
+    job = gw.jobs.job(job_id)
+    if job is None or syncing.why_not(gw, job):
+        return
+    attempt = int(signal.evidence.get("attempt") or job["attempt"])
+    at = signal.time if signal.time is not None else gw.clock.now()
+    sync_claims.note_newest(gw.table, job_id, "newest", attempt, step, at)
+    syncing.want(gw, job, f"step {step} was saved", f"saved/{job_id}/{attempt}/{step}/{at:.3f}")
 
 
 def _runs_after_all(gw: Gateways, job: Row, attempt: int) -> None:

@@ -15,6 +15,7 @@ from lambdas import (
     holding,
     inventory,
     job_watch,
+    kept_out,
     lasting,
     left_nodes,
     locating,
@@ -22,10 +23,12 @@ from lambdas import (
     opening,
     planned_due,
     replacements,
+    restoring,
     resuming,
     slurm_topology,
     spare_pool,
     staying,
+    sync_schedule,
     undoing,
     waiting_jobs,
 )
@@ -56,9 +59,12 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
         "claims": _claims(gw, nodes),
         "undone": each(cancelled, "undoing of", lambda row: undoing.undo(gw, row)),
         "jobs": _jobs(gw, jobs),
+        "restores": restoring.keep(gw),
+        "syncs": sync_schedule.revive(gw),
     }
     if event.get("detail-type") != STATUS_CHANGE:
         counts["findings"] = inventory.compare(gw, nodes)
+        counts["kept_out"] = kept_out.look(gw, nodes)
         counts["lasting"] = each(nodes, "lasting condition of", lambda row: lasting.raise_again(gw, row))
         counts["lost"] = each(nodes, "lost replacement", lambda row: replacements.give_back_lost(gw, row))
         counts["readmitted"] = each(nodes, "isolation of", lambda row: left_nodes.look(gw, row))
@@ -70,6 +76,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, int]:
         counts["holds"] = expired_holds.end(gw)
         counts["located"] = locating.keep(gw, nodes)
         counts["topology"] = slurm_topology.keep(gw, nodes)
+        counts["synced"] = sync_schedule.keep(gw, jobs)
     logger.info("swept", extra=counts)
     return counts
 
