@@ -18,9 +18,10 @@ from infra import placement_stack, ssm_documents
 from infra.assets import AssetError
 from infra.control_stack import ControlStack
 from infra.placement_stack import PlacementStack
-from infra.settings import NodeGroup, Reservation, Sandbox, Settings
+from infra.settings import NodeGroup, Reservation, Sandbox, Settings, Storage
 from infra.ssm_documents import CommandsStack
 from infra.state_stack import StateStack
+from infra.storage_stack import StorageStack
 from infra.suppressions import accept_plain_http
 from planaria.core.errors import InvalidInput
 from planaria.recipes import ClusterFile
@@ -60,6 +61,7 @@ def settings_of(app: cdk.App, root: Path = ROOT) -> Settings:
         gameday=_flag(app, "gameday"),
         time_scale=time_scale,
         sandbox=_sandbox(app),
+        storage=_storage(cluster),
     )
 
 
@@ -80,18 +82,27 @@ def build(app: cdk.App, root: Path = ROOT) -> tuple[StateStack, ControlStack]:
     placement = None
     if placement_stack.wanted(settings):
         placement = PlacementStack(app, f"{name}-Placement", settings, synthesizer=synthesizer(), **common)
+    storage = None
+    if settings.storage is not None and settings.sandbox is None:  # the emulator has no FSx
+        storage = StorageStack(
+            app, f"{name}-Storage", settings, state.exports, synthesizer=synthesizer(), **common
+        )
+        storage.add_stack_dependency(state)
     control = ControlStack(
         app,
         f"{name}-Control",
         settings,
         state.exports,
         placement.exports if placement is not None else {},
+        storage.exports if storage is not None else {},
         synthesizer=synthesizer(),
         **common,
     )
     control.add_stack_dependency(state)
     if placement is not None:
         control.add_stack_dependency(placement)
+    if storage is not None:
+        control.add_stack_dependency(storage)
     if ssm_documents.names(settings):
         commands = CommandsStack(app, f"{name}-Commands", settings, synthesizer=synthesizer(), **common)
         control.add_stack_dependency(commands)  # a function must not send what is not there yet
@@ -117,6 +128,13 @@ def _reservations(cluster: ClusterFile, group: GroupInFile) -> tuple[Reservation
         )
         for name, capacity in named.items()
     )
+
+
+def _storage(cluster: ClusterFile) -> Storage | None:
+    if cluster.checkpoints is None:
+        return None
+    clients = dict.fromkeys(sg for group in cluster.node_groups for sg in group.launch.security_groups)
+    return Storage.of(cluster.checkpoints.resources(), tuple(clients))
 
 
 def _sandbox(app: cdk.App) -> Sandbox | None:

@@ -22,7 +22,7 @@ FIVE_MINUTES = Duration.minutes(5)
 class Alarms(Construct):
     """All go to the topic. Missing data is well: nothing came, nothing failed."""
 
-    def __init__(self, scope: Construct, construct_id: str, settings: Settings, topic: sns.Topic) -> None:
+    def __init__(self, scope: Construct, construct_id: str, settings: Settings, topic: sns.ITopic) -> None:
         super().__init__(scope, construct_id)
         self._settings = settings
         self._action = actions.SnsAction(topic)
@@ -30,7 +30,7 @@ class Alarms(Construct):
     def dead_letters(self, queues: Mapping[str, sqs.Queue]) -> None:
         for name, queue in queues.items():
             depth = queue.metric_approximate_number_of_messages_visible(period=MINUTE, statistic="Maximum")
-            self._alarm(
+            self.alarm(
                 f"{name}-dlq",
                 depth,
                 1,
@@ -42,18 +42,18 @@ class Alarms(Construct):
         for lane, queue in queues.items():
             age = queue.metric_approximate_age_of_oldest_message(period=MINUTE, statistic="Maximum")
             what = f"Events wait in the {lane.value} lane."
-            self._alarm(f"{lane.value}-late", age, LATE_SECONDS[lane], what, "late-events")
+            self.alarm(f"{lane.value}-late", age, LATE_SECONDS[lane], what, "late-events")
 
     def functions(self, functions: Mapping[str, lambda_.Function]) -> None:
         """Errors of all. Throttles only where no state machine retries and reports them."""
         for name, function in functions.items():
             errors = function.metric_errors(period=FIVE_MINUTES, statistic="Sum")
-            self._alarm(
+            self.alarm(
                 f"{name}-errors", errors, 1, f"The function {name} raised an error.", "function-errors"
             )
         for name in ("triage", "sweep"):
             throttles = functions[name].metric_throttles(period=FIVE_MINUTES, statistic="Sum")
-            self._alarm(
+            self.alarm(
                 f"{name}-throttles", throttles, 1, f"The function {name} is throttled.", "function-errors"
             )
 
@@ -65,9 +65,9 @@ class Alarms(Construct):
                 "aborted": machine.metric_aborted(period=FIVE_MINUTES, statistic="Sum"),
             }
             for end, metric in ends.items():
-                self._alarm(f"{name}-{end}", metric, 1, f"An execution of {name} ended {end}.", "executions")
+                self.alarm(f"{name}-{end}", metric, 1, f"An execution of {name} ended {end}.", "executions")
 
-    def _alarm(self, name: str, metric: cloudwatch.IMetric, threshold: int, what: str, runbook: str) -> None:
+    def alarm(self, name: str, metric: cloudwatch.IMetric, threshold: float, what: str, runbook: str) -> None:
         alarm = cloudwatch.Alarm(
             self,
             name,

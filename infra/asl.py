@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-MACHINES = ("heal_node", "resume_job", "isolate_node", "launch_replacement", "refill_spares")
+MACHINES = (
+    "heal_node",
+    "resume_job",
+    "isolate_node",
+    "launch_replacement",
+    "refill_spares",
+    "restore_checkpoint",
+    "sync_checkpoints",
+)
 TOPIC_PLACEHOLDER = "notices"
 FLOOR_SECONDS = 3
 

@@ -6,7 +6,7 @@ from typing import Any
 from aws_cdk import CfnOutput, Stack
 from constructs import Construct
 
-from infra import asl, ssm_documents
+from infra import asl, checkpoint_grants, ssm_documents
 from infra.alarms import Alarms
 from infra.autoscaling_grants import group_arn
 from infra.eks_access import EksAccess
@@ -30,9 +30,11 @@ class ControlStack(Stack):
         settings: Settings,
         state: State,
         placement_groups: Mapping[str, str],
+        file_systems: Mapping[str, str],
         **stack: Any,
     ) -> None:
-        """placement_groups: node group -> name of its placement group."""
+        """placement_groups: node group -> name of its placement group; file_systems: name -> id of those that
+        the Storage stack has made."""
         super().__init__(
             scope, construct_id, description=f"Planaria {settings.cluster}: control plane", **stack
         )
@@ -40,7 +42,8 @@ class ControlStack(Stack):
         notices = Notices(self, "Notices", settings)
         event_path = EventPath(self, "Events", settings)
         bus_arn = event_path.bus.event_bus_arn
-        nodes = NodeGroups(self, "Nodes", settings, state.bucket_arn, bus_arn, placement_groups)
+        nodes = NodeGroups(self, "Nodes", settings, state, bus_arn, placement_groups)
+        account_fsx = f"arn:{self.partition}:fsx:{self.region}:{self.account}"
         targets = Targets(
             cluster=settings.cluster,
             table=state.table_arn,
@@ -59,6 +62,9 @@ class ControlStack(Stack):
             documents=self._documents(settings),
             head_node=self._head_node(settings),
             eks_cluster=self._eks_cluster(settings),
+            linked=checkpoint_grants.places(self.partition, settings.storage),
+            account_fsx=account_fsx,
+            file_systems=checkpoint_grants.file_systems(account_fsx, settings.storage, file_systems),
         )
         environment = {
             "PLANARIA_CLUSTER": settings.cluster,
@@ -67,6 +73,8 @@ class ControlStack(Stack):
             "PLANARIA_BUCKET": state.bucket_name,
             "PLANARIA_TOPIC": notices.topic_arn,
         }
+        if file_systems:
+            environment["PLANARIA_FILE_SYSTEMS"] = self.to_json_string(dict(file_systems))
         if settings.sandbox is not None:
             environment["PLANARIA_SANDBOX_URL"] = settings.sandbox.url
             environment["PLANARIA_SANDBOX_TOKEN"] = settings.sandbox.token

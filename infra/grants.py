@@ -19,7 +19,8 @@ class Targets:
     launch_exact: image, templates, subnets, security groups and keys of the cluster file; reservations: its
     capacity reservations and Capacity Blocks, of whichever account; auto_scaling_groups: those it names.
     documents: of SSM, our name -> ARN; head_node: the instance with Slurm's controller, "" without Slurm;
-    eks_cluster: "" without EKS."""
+    eks_cluster: "" without EKS. linked: `arn:aws:s3:::bucket/prefix/*` of checkpoints in other buckets;
+    account_fsx: `arn:...:fsx:region:account`; file_systems: those with data repository associations."""
 
     cluster: str
     table: str
@@ -38,6 +39,9 @@ class Targets:
     documents: Mapping[str, str] = field(default_factory=dict)
     head_node: str = ""
     eks_cluster: str = ""
+    linked: tuple[str, ...] = ()
+    account_fsx: str = ""
+    file_systems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,11 @@ class Grant:
 
     def in_sandbox(self) -> "Grant":
         """The same grant where condition keys may be absent and some calls name no resource."""
-        eased = {f"{test}IfExists": keys for test, keys in self.conditions.items() if test != "Null"}
+        eased = {
+            f"{test.removesuffix('IfExists')}IfExists": keys
+            for test, keys in self.conditions.items()
+            if test != "Null"
+        }
         if not self.unnamed:
             return replace(self, conditions=eased)
         reason = self.wildcard or "The sandbox's IAM sees no resource in this call."

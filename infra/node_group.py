@@ -4,22 +4,23 @@ CreateFleet cannot name a reservation by itself; the launch template that it lau
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-fleet-launch-instances-capacity-blocks-walkthrough.html
 """
 
-import base64
 import json
 from collections.abc import Mapping
 from typing import Any
 
+from aws_cdk import Fn, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from infra import ssm_documents
+from infra.checkpoint_grants import of_nodes, places
 from infra.command_grants import answers_whole
 from infra.grants import Grant, put_events
 from infra.settings import NodeGroup, Reservation, Settings
+from infra.state_stack import State
 from infra.suppressions import accept, accept_wildcards
 
-CHECKPOINTS = "checkpoints/*"
 CLUSTER_TAG = "planaria:cluster"
 GROUP_TAG = "planaria:group"
 _TAGGED = ("instance", "volume", "network-interface", "spot-instances-request")
@@ -33,15 +34,16 @@ class NodeGroups(Construct):
         scope: Construct,
         construct_id: str,
         settings: Settings,
-        bucket_arn: str,
+        state: State,
         bus_arn: str,
         placement_groups: Mapping[str, str],
     ) -> None:
         """placement_groups: node group -> name of its placement group."""
         super().__init__(scope, construct_id)
         self._settings = settings
+        self._state = state
         self.placement_groups = placement_groups
-        self.role = self._node_role(bucket_arn, bus_arn)
+        self.role = self._node_role(bus_arn)
         self._profile = iam.CfnInstanceProfile(self, "Profile", roles=[self.role.role_name])
         self.templates = [
             self._template(group, reserved)
@@ -49,23 +51,16 @@ class NodeGroups(Construct):
             for reserved in (None, *group.reservations)
         ]
 
-    def _node_role(self, bucket_arn: str, bus_arn: str) -> iam.Role:
+    def _node_role(self, bus_arn: str) -> iam.Role:
         grants: tuple[Grant, ...] = (
             # A node may speak for itself alone: its user id is <role id>:<instance id>.
             put_events(bus_arn, "planaria.node/${aws:userid}"),
-            Grant(
-                "Checkpoints",
-                ("s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"),
-                (f"{bucket_arn}/{CHECKPOINTS}",),
-                wildcard="Checkpoints get their keys at run time, all below checkpoints/.",
+            *of_nodes(
+                self._state.bucket_arn,
+                self._state.table_arn,
+                places(Stack.of(self).partition, self._settings.storage),
             ),
-            Grant(
-                "ListCheckpoints",
-                ("s3:ListBucket",),
-                (bucket_arn,),
-                {"StringLike": {"s3:prefix": CHECKPOINTS}},
-            ),
-            *((answers_whole(bucket_arn),) if ssm_documents.names(self._settings) else ()),
+            *((answers_whole(self._state.bucket_arn),) if ssm_documents.names(self._settings) else ()),
         )
         if self._settings.sandbox is not None:
             grants = tuple(grant.in_sandbox() for grant in grants)
@@ -140,15 +135,26 @@ class NodeGroups(Construct):
 
     def _user_data(self, group: NodeGroup) -> str:
         """Tells the node where it belongs and what it must have; the same group gives the same bytes."""
-        here = {"cluster": self._settings.cluster, "group": group.name, "bus": self._settings.prefix}
-        files: dict[str, dict[str, Any]] = {"node.json": {**here, "region": self._settings.region}}
+        here: dict[str, Any] = {
+            "cluster": self._settings.cluster,
+            "group": group.name,
+            "bus": self._settings.prefix,
+            "region": self._settings.region,
+            "table": self._settings.prefix,
+            "bucket": self._state.bucket_name,
+        }
+        if self._settings.storage is not None:
+            here["mounts"] = [each.mount for each in self._settings.storage.file_systems]
+        files: dict[str, dict[str, Any]] = {"node.json": here}
         if group.efa:
             files["hardware.json"] = {"efa": {"expected": len(group.efa)}}
         script = "#!/bin/sh\nmkdir -p /etc/planaria\n"
         for name, content in files.items():
             text = json.dumps(content, sort_keys=True)
             script += f"cat > /etc/planaria/{name} <<'END'\n{text}\nEND\n"
-        return base64.b64encode(script.encode()).decode()
+        return Fn.base64(
+            script
+        )  # CloudFormation makes it: the bucket's name is known only to the State stack
 
 
 def _interfaces(group: NodeGroup) -> list[ec2.CfnLaunchTemplate.NetworkInterfaceProperty]:

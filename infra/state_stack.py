@@ -8,7 +8,11 @@ from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
+from infra.replication import replicate
 from infra.settings import Settings
+
+REPORTS = ".planaria-reports"
+"""Below an association's prefix: where FSx writes which files a task failed on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,12 @@ class Checkpoints(Construct):
             lifecycle_rules=[abandoned, s3.LifecycleRule(id="old-records", expiration=Duration.days(90))],
             **common,
         )
+        reports = dict.fromkeys(
+            f"{link.prefix}{REPORTS}/"
+            for file_system in (settings.storage.file_systems if settings.storage is not None else ())
+            for link in file_system.links
+            if not link.bucket
+        )
         self.bucket = s3.Bucket(
             self,
             "Bucket",
@@ -83,12 +93,23 @@ class Checkpoints(Construct):
             lifecycle_rules=[
                 abandoned,
                 # Pruned checkpoints can be brought back for a week; then they must stop costing money.
-                s3.LifecycleRule(id="pruned", noncurrent_version_expiration=Duration.days(7)),
+                s3.LifecycleRule(
+                    id="pruned",
+                    noncurrent_version_expiration=Duration.days(7),
+                    expired_object_delete_marker=True,  # of a hundred thousand shards each step
+                ),
                 s3.LifecycleRule(id="large-events", prefix="events/", expiration=Duration.days(90)),
                 s3.LifecycleRule(id="command-answers", prefix="commands/", expiration=Duration.days(7)),
+                s3.LifecycleRule(id="transfer-plans", prefix="transfers/", expiration=Duration.days(30)),
+                *(
+                    s3.LifecycleRule(id=f"task-reports-{number}", prefix=prefix, expiration=Duration.days(90))
+                    for number, prefix in enumerate(reports)
+                ),
             ],
             **common,
         )
+        if kept and settings.storage is not None and settings.storage.replication is not None:
+            replicate(self, self.bucket, settings.storage.replication)
 
 
 class StateStack(Stack):

@@ -22,6 +22,12 @@ _FORMS = {
     r"^i-[0-9a-f]{8,17}$": "must be an instance id such as i-0123456789abcdef0",
     r"^[0-9A-Za-z][A-Za-z0-9_-]{0,99}$": "must be the name of an EKS cluster",
     r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$": "must be a namespace such as team-a",
+    r"^vpc-[0-9a-f]{8,17}$": "must be a VPC id such as vpc-0123456789abcdef0",
+    r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$": "must be the name of a bucket",
+    r"^[1-7]:([01][0-9]|2[0-3]):[0-5][0-9]$": "must be a weekday (1 is Monday) and a time, such as 7:03:00",
+    r"^/[^\x00\r\n]{0,4000}$": "must be a path from the root, such as /checkpoints",
+    r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$": "must be a tag of 1 to 63 characters of A-Z, a-z, 0-9, ., _ and -",
+    r"^arn:[a-z-]+:kms:[a-z0-9-]+:[0-9]{12}:key/[0-9a-f-]{36}$": "must be the ARN of a KMS key",
     r"^sg-[0-9a-f]{8,17}$": "must be a security group id such as sg-0123456789abcdef0",
 }
 
@@ -81,6 +87,10 @@ def _rule(problem: ErrorDetails, keys: Collection[str]) -> str:
             return "must be a list"
         case "model_type" | "dict_type" | "model_attributes_type":
             return "must be a mapping of keys"
+        case "too_long":
+            return f"must list at most {context['max_length']} entries, not {context['actual_length']}"
+        case "literal_error":
+            return f"must be {context['expected']}, not {given!r}"
         case "too_short":
             return "must list at least one entry"
         case "string_too_short":

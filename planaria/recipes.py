@@ -26,11 +26,12 @@ as `cluster.json` into the code asset. All its durations are seconds, already mu
                 "maintenance": [{"start": ISO, "end": ISO} | {"weekly": "sun 02:00", "hours": float}],
                 "catalog": [{"kind": str, "code": str, "action": str, "families": [str], "reason": str}]},
      "file_system_zone": str, "" where none is named,
+     "checkpoints": as planaria/core/checkpoint_policy.py reads it | null,
      "node_groups": as planaria/core/cluster.py reads them}
 
 Offerings stand in the order in which they are tried. Lambdas have no pydantic; only synth and the CLI
 import this module. Maintenance windows are the wall clock's and are not scaled. The parts of the file are in
-recipe_policy.py and recipe_nodes.py, the sentences about what is wrong in recipe_errors.py.
+recipe_*.py, the words about what is wrong in recipe_errors.py.
 """
 
 from enum import StrEnum
@@ -40,19 +41,18 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from planaria import recipe_errors
+from planaria import recipe_checkpoints, recipe_errors, recipe_warnings
 from planaria.core import overrides
 from planaria.core.cluster import Capacity
 from planaria.core.errors import InvalidInput
+from planaria.recipe_checkpoints import Checkpoints, Region
+from planaria.recipe_file_systems import FileSystemId
 from planaria.recipe_nodes import Launch, NodeGroup, Offering, Zone
 from planaria.recipe_policy import Breaker, CatalogEntry, Maintenance, Name, Policy, Section
 
-Region = Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]+$")]
 __all__ = ["ClusterFile", "Eks", "NodeGroup", "Policy", "Scheduler", "Slurm"]
-
 Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 InstanceId = Annotated[str, Field(pattern=r"^i-[0-9a-f]{8,17}$")]
-FileSystemId = Annotated[str, Field(pattern=r"^fs-[0-9a-f]{8,17}$")]
 
 
 class Scheduler(StrEnum):
@@ -92,6 +92,7 @@ class ClusterFile(Section):
     slurm: Slurm | None = None
     eks: Eks | None = None
     file_system: FileSystem | None = None
+    checkpoints: Checkpoints | None = None
     policy: Policy = Policy()
     node_groups: Annotated[tuple[NodeGroup, ...], Field(min_length=1)]
 
@@ -120,6 +121,14 @@ class ClusterFile(Section):
                 if name not in names:
                     known = ", ".join(names)
                     raise ValueError(f"policy.maintenance names the node group {name}, but it has: {known}")
+        return self
+
+    @model_validator(mode="after")
+    def _file_systems_lie_where_capacity_is(self) -> Self:
+        if self.checkpoints is not None:
+            reason = recipe_warnings.refused(self.node_groups, self.region, self.checkpoints)
+            if reason is not None:
+                raise ValueError(reason)
         return self
 
     @model_validator(mode="after")
@@ -184,7 +193,8 @@ class ClusterFile(Section):
             "eks": self.eks.model_dump(mode="json") if self.eks is not None else None,
             "time_scale": time_scale,
             "policy": self.policy.document(time_scale),
-            "file_system_zone": self.file_system.zone if self.file_system is not None else "",
+            "file_system_zone": self._file_system_zone(),
+            "checkpoints": self.checkpoints.document(time_scale) if self.checkpoints is not None else None,
             "node_groups": [self._group(group) for group in self.node_groups],
         }
 
@@ -219,30 +229,24 @@ class ClusterFile(Section):
 
     def warnings(self) -> list[str]:
         """What is allowed and yet seldom meant, one sentence each."""
-        found = []
-        for group in self.node_groups:
-            zones = {group.launch.zones.get(o.subnet or group.launch.subnets[0]) for o in group.offerings}
-            if group.placement_group and len(zones - {None}) > 1:
-                named = ", ".join(sorted(zone for zone in zones if zone is not None))
-                found.append(
-                    f"node_groups {group.name}: its offerings launch in {named}, but a cluster placement "
-                    "group lies in one Availability Zone: those in the others will find no capacity."
-                )
-            for number, offering in enumerate(group.offerings, 1):
-                zone = group.launch.zones.get(offering.subnet or group.launch.subnets[0])
-                if self.file_system is not None and zone is not None and zone != self.file_system.zone:
-                    found.append(
-                        f"node_groups {group.name}: offering {number} launches in {zone}, but the file "
-                        f"system {self.file_system.id} lies in {self.file_system.zone}: every read and write "
-                        "crosses Availability Zones, which is slower and is paid for by the gigabyte."
-                    )
-        return found
+        found = [*recipe_warnings.placement(self.node_groups)]
+        if self.file_system is not None:
+            found += recipe_warnings.away(self.node_groups, self.file_system.id, (self.file_system.zone,))
+        elif self.checkpoints is not None:
+            names = " or ".join(each.name for each in self.checkpoints.file_systems)
+            found += recipe_warnings.away(self.node_groups, names, self.checkpoints.zones)
+        return [*found, *recipe_warnings.without_efa(self.node_groups, self.checkpoints)]
+
+    def _file_system_zone(self) -> str:
+        """Where replacements should be; "" where there are several or none."""
+        zones = self.checkpoints.zones if self.checkpoints is not None else ()
+        return self.file_system.zone if self.file_system is not None else zones[0] if len(zones) == 1 else ""
 
 
 def _keys() -> set[str]:
     """All keys that a cluster file may have, wherever."""
     sections = (
         ClusterFile, Slurm, Eks, FileSystem, Policy, Breaker, Maintenance, CatalogEntry, NodeGroup, Launch,
-        Offering,
+        Offering, *recipe_checkpoints.SECTIONS,
     )  # fmt: skip
     return {name for section in sections for name in section.model_fields}

@@ -4,6 +4,7 @@ Nothing touches the environment or boto3 at import, and a client is made when it
 that needs DynamoDB alone never loads the EC2 model.
 """
 
+import dataclasses
 import functools
 import json
 import os
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planaria.core.breaker import Breaker, allowed
+from planaria.core.checkpoint_policy import PREFIX, Checkpoints
+from planaria.core.checkpoint_ports import DataRepository, DurableStore
 from planaria.core.cluster import Cluster, Eks, Slurm
 from planaria.core.errors import InvalidInput, PermanentError
 from planaria.core.job_ledger import JobLedger
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from planaria.aws.autoscaling import AutoScalingFleet
     from planaria.aws.ec2 import Ec2Fleet
 
+CONNECTIONS = 16
+"""Of one client: as many threads ask S3 about a checkpoint's objects at once."""
 CLUSTER_FILE = Path(__file__).resolve().parent.parent / "cluster.json"
 
 
@@ -59,11 +64,11 @@ class Gateways:
         self._environment = environment
         self._client = client or _boto3_client
         if cluster is not None:
-            self.cluster = cluster
+            self.cluster = self._deployed(cluster)
 
     @functools.cached_property
     def cluster(self) -> Cluster:
-        return Cluster.from_document(json.loads(CLUSTER_FILE.read_text()))
+        return self._deployed(Cluster.from_document(json.loads(CLUSTER_FILE.read_text())))
 
     @functools.cached_property
     def clock(self) -> Clock:
@@ -161,6 +166,23 @@ class Gateways:
         return S3Objects(self._client("s3"), self._need("PLANARIA_BUCKET"))
 
     @functools.cached_property
+    def data_repository(self) -> DataRepository:
+        from planaria.aws.fsx import FsxDataRepository
+
+        return FsxDataRepository(
+            self._client("fsx"), self.cluster.checkpoints or Checkpoints(), self.cluster.name
+        )
+
+    def checkpoints(self, job: str, place: str = "") -> DurableStore:
+        """What S3 has of a job. place: `s3://bucket/prefix`, by default our bucket's checkpoints/<job>."""
+        from planaria.aws.checkpoint_bucket import S3Checkpoints
+
+        bucket, _, prefix = place.removeprefix("s3://").partition("/")
+        if not place:
+            bucket, prefix = self._need("PLANARIA_BUCKET"), f"{PREFIX}{job}"
+        return S3Checkpoints(self._client("s3"), bucket, prefix.rstrip("/"), job)
+
+    @functools.cached_property
     def queues(self) -> Queues:
         from planaria.aws.sqs import SqsQueues
 
@@ -205,6 +227,14 @@ class Gateways:
             client, self.cluster.name, bucket, lambda key: self.objects.get(key), self.clock.now
         )
 
+    def _deployed(self, cluster: Cluster) -> Cluster:
+        """With what only a deployment knows: our bucket, and the ids of file systems that are ours."""
+        bucket = self._environment.get("PLANARIA_BUCKET")
+        if cluster.checkpoints is None or not bucket:
+            return cluster
+        ids = json.loads(self._environment.get("PLANARIA_FILE_SYSTEMS") or "{}")
+        return dataclasses.replace(cluster, checkpoints=cluster.checkpoints.resolved(bucket, ids))
+
     def _sandbox(self) -> tuple[str, str]:
         """The address of the sandbox's head, and the token for it."""
         return self._need("PLANARIA_SANDBOX_URL"), self._need("PLANARIA_SANDBOX_TOKEN")
@@ -221,7 +251,8 @@ def _boto3_client(service: str) -> Any:
     from botocore.config import Config
 
     retries = {"mode": "standard", "max_attempts": 3}
-    return boto3.client(service, config=Config(connect_timeout=2, read_timeout=5, retries=retries))
+    config = Config(connect_timeout=2, read_timeout=5, retries=retries, max_pool_connections=CONNECTIONS)
+    return boto3.client(service, config=config)
 
 
 @functools.cache
