@@ -13,6 +13,7 @@ import planaria
 from planaria.cli import (
     approve,
     breaker,
+    checkpoints,
     classify_log,
     demo,
     incidents,
@@ -43,6 +44,7 @@ app = typer.Typer(
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(breaker.app, name="breaker")
 app.add_typer(quarantine.app, name="quarantine")
+app.add_typer(checkpoints.app, name="checkpoints")
 for group in (
     demo,
     nodes,

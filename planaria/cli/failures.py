@@ -78,6 +78,10 @@ def _of_code(error: Any) -> str:
         return f"AWS refuses these credentials ({code}); log in again."
     if code in _DENIED:
         return f"These credentials may not do that: {message}"
+    if code == "NoSuchBucket":
+        told = error.response["Error"]
+        name = str(told.get("BucketName") or str(told.get("Resource", "")).strip("/").partition("/")[0])
+        return f"There is no bucket {name or 'of that name'} at this endpoint."
     if code in _NOT_DEPLOYED:
         return (
             "This cluster is not deployed in this account and region; `make deploy` deploys it, --cluster "

@@ -15,10 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from planaria.aws.errors import translated
 from planaria.aws.s3 import S3Objects
 from planaria.cli import explained, options, records, screen
-from planaria.cli.target import Target, connect
+from planaria.cli.target import Target, bucket_of, connect
 from planaria.core.breaker import allowed
 from planaria.core.cluster import Cluster
 from planaria.core.errors import InvalidInput
@@ -229,13 +228,7 @@ def bodies(target: Target) -> Callable[[str], bytes]:
         try:
             objects = target.gateways.objects
         except InvalidInput:
-            # On AWS the bucket's name is CloudFormation's own; the functions have it in their environment.
-            with translated():
-                found = target.client("lambda").get_function_configuration(
-                    FunctionName=f"planaria-{target.cluster}-triage"
-                )
-            bucket = found["Environment"]["Variables"]["PLANARIA_BUCKET"]
-            objects = target.gateways.objects = S3Objects(target.client("s3"), bucket)
+            objects = target.gateways.objects = S3Objects(target.client("s3"), bucket_of(target))
         return objects.get(key)
 
     return body

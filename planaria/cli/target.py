@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from planaria.aws.errors import translated
 from planaria.cli import options, screen
 from planaria.core.cluster import Cluster
 from planaria.core.errors import InvalidInput
@@ -13,18 +14,28 @@ from planaria.core.policy import Policy
 from planaria.schedulers.process import HeadClient
 from planaria.wiring import Gateways
 
-MACHINES = ("heal_node", "resume_job", "isolate_node", "launch_replacement", "refill_spares")
+MACHINES = (
+    "heal_node",
+    "resume_job",
+    "isolate_node",
+    "launch_replacement",
+    "refill_spares",
+    "sync_checkpoints",
+    "restore_checkpoint",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """client: makes a boto3 client of a service. head and folder: of a sandbox, None on AWS."""
+    """client: makes a boto3 client of a service. head and folder: of a sandbox, None on AWS. environment:
+    what the gateways read; a bucket that is found later is put there."""
 
     cluster: str
     gateways: Gateways
     client: Callable[[str], Any]
     head: HeadClient | None = None
     folder: Path | None = None
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 def connect(cluster: str, folder: Path | None, on_aws: bool) -> Target:
@@ -65,7 +76,8 @@ def _sandbox(folder: Path) -> Target:
     with attached(folder) as (running, head, document):
         file = ClusterFile.load(document["cluster_file"])
         gateways = sandbox_gateways(running, file, float(document["time_scale"]), document["outputs"])
-        return Target(file.name, gateways, running.client, head, folder)
+        bucket = {"PLANARIA_BUCKET": str(document["outputs"].get("Bucket", ""))}
+        return Target(file.name, gateways, running.client, head, folder, bucket)
 
 
 def _aws(cluster: str) -> Target:
@@ -84,7 +96,7 @@ def _aws(cluster: str) -> Target:
         raise InvalidInput("no AWS region is set: set AWS_REGION, or a region in your AWS profile")
     environment = aws_environment(cluster, partition, region, identity["Account"])
     known = Cluster(cluster, region, "", Policy.default(), {})
-    return Target(cluster, Gateways(environment, known, client), client)
+    return Target(cluster, Gateways(environment, known, client), client, environment=environment)
 
 
 def aws_environment(cluster: str, partition: str, region: str, account: str) -> dict[str, str]:
@@ -103,6 +115,18 @@ def aws_environment(cluster: str, partition: str, region: str, account: str) -> 
             {machine: arn("states", f"stateMachine:{prefix}-{machine}") for machine in MACHINES}
         ),
     }
+
+
+def bucket_of(target: Target) -> str:
+    """The cluster's bucket. On AWS its name is CloudFormation's own; the functions have it in their
+    environment."""
+    if not target.environment.get("PLANARIA_BUCKET"):
+        with translated():
+            found = target.client("lambda").get_function_configuration(
+                FunctionName=f"planaria-{target.cluster}-triage"
+            )
+        target.environment["PLANARIA_BUCKET"] = str(found["Environment"]["Variables"]["PLANARIA_BUCKET"])
+    return target.environment["PLANARIA_BUCKET"]
 
 
 def need_head(target: Target, what: str) -> HeadClient:
