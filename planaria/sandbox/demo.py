@@ -267,8 +267,7 @@ class _Demo:
             time.sleep(0.02)
 
     def _saved(self) -> bool:
-        found = saved_steps.list_steps(self._folder, self._job_id)
-        return any(saved.state is saved_steps.SavedState.COMPLETE for saved in found)
+        return bool(saved_steps.usable(self._folder, self._job_id))
 
     def _find_incident(self, since: float) -> str:
         """The incident of the broken node; of the job where no node broke."""

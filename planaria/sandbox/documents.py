@@ -10,10 +10,16 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any, Protocol
 
+from planaria.checkpoint.command_line import list_steps
+from planaria.checkpoint.directory import FileCheckpoints
+from planaria.core import documents
+from planaria.core.documents import Document
 from planaria.core.errors import InvalidInput
 from planaria.node import check
+from planaria.sandbox import node_programs
 from planaria.sandbox.job_folder import read_json, write_json
 from planaria.sandbox.jobs import Jobs
 from planaria.sandbox.node_process import (
@@ -23,12 +29,14 @@ from planaria.sandbox.node_process import (
     NodeStage,
     child_environment,
 )
-from planaria.sandbox.saved_steps import list_steps
 
 CHECKPOINT_NOW = "planaria-checkpoint-now"
 LIST_CHECKPOINTS = "planaria-list-checkpoints"
 CHECK = "planaria-check"
 RESET_GPU = "planaria-reset-gpu"
+PROGRAMS = frozenset({"planaria.checkpoint", "planaria.node.copy"})
+"""Modules that documents start on a node as they are."""
+
 HEAD = "head"
 """A node id that always answers: the head itself."""
 
@@ -84,13 +92,19 @@ class _DeepCheck:
 
 
 class Documents:
-    """nodes: the present nodes by instance id. Every value is {node id: {"status", "output"}}."""
+    """nodes: the present nodes by instance id; folder: the sandbox's. Every value is {node id: {"status",
+    "output"}}."""
 
     def __init__(
-        self, nodes: Callable[[], Mapping[str, NodeProcess]], jobs: Jobs, live: Callable[[str], bool]
+        self,
+        nodes: Callable[[], Mapping[str, NodeProcess]],
+        jobs: Jobs,
+        live: Callable[[str], bool],
+        folder: Path,
     ) -> None:
         self._nodes = nodes
         self._jobs = jobs
+        self._folder = folder
         self._job_lives = live
         self._lock = threading.Lock()
         self._tickets: dict[str, dict[str, Result | _Pending]] = {}
@@ -111,13 +125,18 @@ class Documents:
                 results |= {n: self._reset(present.get(n), parameters.get("pci", "")) for n in able}
             case "planaria-list-checkpoints":
                 job_id = self._job(parameters)
-                saved = list_steps(self._jobs.folder(job_id), job_id) if able else []
-                results |= {n: _done({"steps": [each.document() for each in saved]}) for n in able}
+                if able:
+                    directory = parameters.get("Directory") or self._jobs.folder(job_id).checkpoints
+                    most = int(parameters.get("ReadGiB", "0")) << 30
+                    listed = list_steps(FileCheckpoints(Path(directory), job_id), verify_bytes=most)
+                    results |= {n: _done(listed) for n in able}
             case "planaria-checkpoint-now":
                 job_id = self._job(parameters)
                 if able:
                     wait = self._ask_for_checkpoint(job_id, parameters.get("deadline", ""))
                     results |= dict.fromkeys(able, wait)
+            case _ if (found := documents.find(document)) and found.module in PROGRAMS:
+                results |= {n: self._program(present.get(n), found, parameters) for n in able}
             case _:
                 known = ", ".join((CHECK, CHECKPOINT_NOW, LIST_CHECKPOINTS, RESET_GPU))
                 raise InvalidInput(f"unknown document {document!r}; known are {known}")
@@ -141,12 +160,19 @@ class Documents:
         return {"state": "DONE", "value": results, "reason": ""}
 
     def _job(self, parameters: Mapping[str, str]) -> str:
-        job_id = parameters.get("job_id", "")
+        job_id = parameters.get("Job") or parameters.get("job_id", "")
         if not job_id or "/" in job_id or not self._jobs.folder(job_id).root.is_dir():
             raise InvalidInput(f"there is no job {job_id!r}")
         return job_id
 
     # --- checks and resets -----------------------------------------------------------------------
+
+    def _program(
+        self, node: NodeProcess | None, document: Document, parameters: Mapping[str, str]
+    ) -> Result | _Pending:
+        if node is None:
+            return _failed("the head is no node")
+        return node_programs.start(node, document, parameters, self._folder)
 
     def _check(self, node: NodeProcess | None, suite: str) -> Result | _Pending:
         if suite not in ("light", "deep"):

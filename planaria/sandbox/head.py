@@ -137,7 +137,7 @@ class Head:
             self.jobs: Jobs = SlurmJobs(self.folder, self.state, self.lock, ranks, side.slurm, side.holder_of)
         else:
             self.jobs = Jobs(self.folder, self.state, self.lock, self._leader_of, ranks)
-        self.documents = Documents(self.player.nodes, self.jobs, self._job_lives)
+        self.documents = Documents(self.player.nodes, self.jobs, self._job_lives, self.folder)
         self.bench = faults.Bench(self.player, self.jobs, self.state, self.lock, self.client, self.slurm)
         self._api = LocalApi(
             config.port,
@@ -319,7 +319,8 @@ class Head:
             raise InvalidInput("recipe must be an object")
         job = self.jobs.submit(_text(body, "job_id"), dict(recipe))
         with self.lock:
-            return self.state.job_document(job.job_id)
+            document = self.state.job_document(job.job_id)
+        return {**document, "checkpoints": str(self.jobs.folder(job.job_id).checkpoints)}
 
     def _leader_of(self, node_id: str) -> int | None:
         node = self.player.nodes().get(node_id)

@@ -90,6 +90,8 @@ class NodeProcess:
         self.address = address
         self.boot_id = ""
         self.stage = NodeStage.DEAD
+        self.environment: Mapping[str, str] = {}
+        """Endpoint and credentials of this boot, also for programs that run beside the agent."""
         self._jobs = jobs
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
@@ -107,6 +109,7 @@ class NodeProcess:
         """
         self.kill()
         self.boot_id = str(uuid.uuid4())
+        self.environment = dict(environment)
         self.place.boot_hardware()
         self.place.kernel_log.touch()
         config = AgentConfig(

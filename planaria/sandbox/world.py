@@ -25,6 +25,8 @@ from planaria.recipes import ClusterFile
 from planaria.sandbox import deploy, emulator, ports, processes, slurm_cluster, slurm_side
 from planaria.sandbox.errors import SandboxError
 from planaria.sandbox.head import HeadConfig
+from planaria.sandbox.job_folder import write_json
+from planaria.sandbox.node_programs import NODE_FILE
 from planaria.schedulers.process import HeadClient
 from planaria.wiring import Gateways
 
@@ -186,6 +188,16 @@ class World:
         else:
             outputs = deploy.deploy(self.emulator, context, progress=self.progress)
         self.outputs = {key: value for stack in outputs.values() for key, value in stack.items()}
+        self.outputs["Bucket"] = self._bucket()
+        told = {"bucket": self.outputs["Bucket"], "table": f"planaria-{self.file.name}"}
+        write_json(self.folder / NODE_FILE, {**told, "region": emulator.REGION})
+
+    def _bucket(self) -> str:
+        """Its name is made by the deploy; every function is told of it."""
+        assert self.emulator is not None
+        client = self.emulator.client("lambda")
+        triage = client.get_function_configuration(FunctionName=f"planaria-{self.file.name}-triage")
+        return str(triage["Environment"]["Variables"]["PLANARIA_BUCKET"])
 
     def _first_nodes(self) -> int:
         return sum(group.size for group in self.file.node_groups)
@@ -280,7 +292,15 @@ def sandbox_gateways(
 
     name = file.name
     arn = f"arn:aws:states:{emulator.REGION}:{emulator.ACCOUNT}:stateMachine:planaria-{name}-"
-    machines = ("heal_node", "resume_job", "isolate_node", "launch_replacement", "refill_spares")
+    machines = (
+        "heal_node",
+        "resume_job",
+        "isolate_node",
+        "launch_replacement",
+        "refill_spares",
+        "sync_checkpoints",
+        "restore_checkpoint",
+    )
     environment = {
         "PLANARIA_CLUSTER": name,
         "PLANARIA_TABLE": f"planaria-{name}",
@@ -295,7 +315,7 @@ def sandbox_gateways(
 def submit_job(head: HeadClient, gateways: Gateways, job_id: str, recipe: dict[str, Any]) -> str:
     """-> the id under which the ledger has it."""
     job = head.post("/jobs/submit", {"job_id": job_id, "recipe": recipe})
-    job_id = str(job["job_id"])
+    job_id, lineage = str(job["job_id"]), {"folder": job["checkpoints"]}
     deadline = time.monotonic() + READY_SECONDS
     while not job.get("placement"):
         if time.monotonic() > deadline:
@@ -303,7 +323,8 @@ def submit_job(head: HeadClient, gateways: Gateways, job_id: str, recipe: dict[s
         time.sleep(0.1)
         job = head.get("/status")["jobs"][job_id]
     nodes = list(dict.fromkeys(job["placement"]))
-    gateways.jobs.register(job_id, job["nodes"], nodes, {"attempt": job["attempt"], "recipe": recipe["name"]})
+    facts = {"attempt": job["attempt"], "recipe": recipe["name"], "lineage": lineage}
+    gateways.jobs.register(job_id, job["nodes"], nodes, facts)
     for node in nodes:
         gateways.ledger.note_node(node, {"job_id": job_id})
     return job_id
