@@ -94,6 +94,8 @@ def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object_st
 
 
 @pytest.fixture
-def bucket(object_store: object_store_server.ObjectStore) -> str:
-    """The name of an empty bucket of `object_store`."""
-    return object_store.make_bucket()
+def bucket(object_store: object_store_server.ObjectStore) -> Iterator[str]:
+    """The name of an empty bucket of `object_store`. After the test it goes with all that is in it."""
+    name = object_store.make_bucket()
+    yield name
+    object_store.client().delete_bucket(Bucket=name)

@@ -122,7 +122,8 @@ def _launch(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
             free[f"{_SERVERS[len(free) // 2]}.port{'.grpc' if len(free) % 2 else ''}"] = port
     options = [f"-{name}={port}" for name, port in free.items()]
     options += ["-admin.ui=false", "-webdav=false", "-s3.port.iceberg=0", "-s3.port.lance=0"]
-    options += ["-master.telemetry=false"]
+    # Each bucket takes a volume of its own, and by default there are as many as the disk would hold full.
+    options += ["-master.telemetry=false", "-volume.max=10000"]
     with _log(folder).open("ab") as log:
         process = subprocess.Popen(
             [found, "mini", f"-dir={data}", f"-ip={ports.LOOPBACK}", f"-ip.bind={ports.LOOPBACK}", *options],

@@ -30,7 +30,10 @@ class Rule:
 
 
 CORE = frozenset({"planaria.core"})
-RECIPES = frozenset({"planaria.recipe_errors", "planaria.recipe_nodes", "planaria.recipe_policy"})
+RECIPES = frozenset(
+    f"planaria.recipe_{part}"
+    for part in ("checkpoints", "errors", "file_systems", "nodes", "policy", "warnings")
+)
 SCHEMA = frozenset({"pydantic", "pydantic_core", "yaml"})
 RULES: dict[str, Rule] = {
     "app.py": Rule(frozenset({"infra", "planaria.recipes", "planaria.core.errors"}), CDK),
@@ -38,11 +41,16 @@ RULES: dict[str, Rule] = {
     "lambdas": Rule(CORE | {"planaria.wiring", "lambdas"}, LAMBDA),
     "planaria/__init__.py": Rule(frozenset()),
     "planaria/core": Rule(CORE),
+    "planaria/aws/crt.py": Rule(CORE | {"planaria.aws"}, frozenset({"awscrt"})),
+    "planaria/aws/transfer.py": Rule(CORE | {"planaria.aws"}, frozenset({"awscrt"})),
     "planaria/aws": Rule(CORE | {"planaria.aws"}, LAMBDA),
     "planaria/schedulers": Rule(CORE | {"planaria.schedulers"}, LAMBDA),
     "planaria/memory": Rule(CORE | {"planaria.memory"}),
     "planaria/wiring.py": Rule(CORE | {"planaria.schedulers", "planaria.aws"}, LAMBDA),
     "planaria/recipes.py": Rule(CORE | RECIPES, SCHEMA),
+    "planaria/recipe_checkpoints.py": Rule(CORE | RECIPES, SCHEMA),
+    "planaria/recipe_file_systems.py": Rule(CORE | RECIPES, SCHEMA),
+    "planaria/recipe_warnings.py": Rule(CORE | RECIPES),
     "planaria/recipe_errors.py": Rule(CORE, SCHEMA),
     "planaria/recipe_nodes.py": Rule(CORE | RECIPES, SCHEMA),
     "planaria/recipe_policy.py": Rule(CORE, SCHEMA),
@@ -51,8 +59,10 @@ RULES: dict[str, Rule] = {
     "planaria/replay.py": Rule(CORE | {"planaria.offline_ledger", "planaria.recording"}),
     "planaria/triage_offline.py": Rule(CORE | {"planaria.offline_ledger", "planaria.recipes"}),
     "planaria/slurm": Rule(CORE | {"planaria.slurm"}),
-    "planaria/node": Rule(CORE | {"planaria.aws", "planaria.node"}, AWS_SDK),
-    "planaria/checkpoint": Rule(CORE | {"planaria.checkpoint"}, frozenset({"torch", "boto3", "botocore"})),
+    "planaria/node": Rule(
+        CORE | {"planaria.aws", "planaria.checkpoint", "planaria.node"}, AWS_SDK | {"awscrt"}
+    ),
+    "planaria/checkpoint": Rule(CORE | {"planaria.checkpoint"}, AWS_SDK | {"awscrt", "torch"}),
     "planaria/elastic": Rule(CORE | {"planaria.elastic"}, frozenset({"torch"})),
     "planaria/sandbox": Rule(ANY, ANY),
     "planaria/cli": Rule(ANY, ANY),

@@ -1,10 +1,14 @@
 """Which adapters a cluster gets."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from planaria import wiring
 from planaria.aws.ssm import SsmCommands
+from planaria.core.checkpoint_policy import Association, Checkpoints, FileSystem
 from planaria.core.cluster import Cluster, Eks, Slurm
 from planaria.core.errors import InvalidInput, PermanentError
 from planaria.core.policy import Policy
@@ -84,3 +88,56 @@ def test_a_scheduler_without_its_section_is_one_sentence(scheduler: str) -> None
     gw, _ = _gateways(scheduler, AWS)
     with pytest.raises(PermanentError, match=f"says nothing about scheduler '{scheduler}'"):
         _ = gw.scheduler
+
+
+STORED = Checkpoints((FileSystem("scratch", "", "/fsx", "us-east-1a", (Association("/", "checkpoints/"),)),))
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_checkpoints_are_where_the_deployment_says(
+    given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {**AWS, "PLANARIA_FILE_SYSTEMS": json.dumps({"scratch": "fs-0123456789abcdef0"})}
+    if given:
+        gw, clients = _gateways("process", environment, checkpoints=STORED)
+    else:
+        (tmp_path / "cluster.json").write_text(
+            json.dumps(
+                {
+                    "name": "c", "region": "us-east-1", "scheduler": "process", "policy": {},
+                    "node_groups": [],
+                    "checkpoints": {
+                        "file_systems": [
+                            {
+                                "name": "scratch", "id": "", "mount": "/fsx", "zone": "us-east-1a",
+                                "associations": [
+                                    {"file_system_path": "/", "data_repository_path": "checkpoints/"}
+                                ],
+                            }
+                        ]
+                    },
+                }
+            )
+        )  # fmt: skip
+        monkeypatch.setattr(wiring, "CLUSTER_FILE", tmp_path / "cluster.json")
+        clients = {}
+        gw = Gateways(environment, client=lambda service: clients.setdefault(service, Client(service)))
+    assert gw.cluster.checkpoints is not None
+    (scratch,) = gw.cluster.checkpoints.file_systems
+    assert scratch.id == "fs-0123456789abcdef0"
+    assert scratch.associations[0].data_repository_path == "s3://bucket/checkpoints/"
+    assert not clients
+
+
+def test_a_jobs_checkpoints_in_s3_are_in_our_bucket_or_where_its_association_leads() -> None:
+    gw, _ = _gateways("process", AWS)
+    assert gw.checkpoints("gpt").place("step-5") == "s3://bucket/checkpoints/gpt/step-5"
+    assert gw.checkpoints("gpt", "s3://other/a/gpt").place("step-5") == "s3://other/a/gpt/step-5"
+    assert gw.checkpoints("gpt", "s3://other").place("step-5") == "s3://other/step-5"
+
+
+def test_fsx_is_asked_only_when_it_is_needed() -> None:
+    gw, clients = _gateways("process", AWS, checkpoints=STORED)
+    assert "fsx" not in clients
+    with pytest.raises(InvalidInput, match="is not in the cluster file"):
+        gw.data_repository.start("fs-1", "EXPORT_TO_REPOSITORY", ["a"], "t")

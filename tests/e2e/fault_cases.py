@@ -120,7 +120,8 @@ class Story:
     there must be none. launched: instances launched for it in all, of which at most one lives at any time.
     isolated: we keep the node isolated in the end. old_stays: the replaced instance is not terminated.
     approve: the policy's mode. answer: a person's word in that mode. spares: of the node group, in the end;
-    only stories about a warm pool have some."""
+    only stories about a warm pool have some. durable: steps that are safe in S3 in the end; only stories
+    about checkpoints have some."""
 
     begin: str
     outcome: str
@@ -132,6 +133,7 @@ class Story:
     answer: str = ""
     leads: tuple[Lead, ...] = field(default=())
     spares: int = 0
+    durable: int = 0
 
     @property
     def served(self) -> bool:
@@ -144,9 +146,13 @@ def refused(reason: str) -> dict[str, Any]:
 
 
 HEAL, RESUME, ISOLATE, LAUNCH = "heal_node", "resume_job", "isolate_node", "launch_replacement"
-REFILL = "refill_spares"
+REFILL, RESTORE, SYNC = "refill_spares", "restore_checkpoint", "sync_checkpoints"
 NO_CAPACITY = {"result": "NO_CAPACITY", "reason": "none is to be had", "retry_after": 0}
 BOBS = "the node is isolated by someone else (cable swap); it is left alone"
+LONG = {"result": "WAIT", "reason": "the list is still out", "seconds": 1}
+LONG_TRIES = 120
+"""After so many tries without a list an execution hands over to the next (see `Planned?`)."""
+
 CAPACITY_TRIES = 90
 """After so many tries without capacity an execution hands over to the next (see `Launched?`)."""
 
@@ -188,6 +194,19 @@ STORIES: dict[str, Story] = {
         "process exit", "", "ESCALATED",
         leads=(Lead(RESUME, "Choose the checkpoint", refused("no checkpoint is there")),),
     ),
+    # Its folder of checkpoints is empty, and S3 has them.
+    "restored": Story("wipe its folder", "", "HEALED"),
+    "restored, late word": Story(
+        "wipe its folder", "", "HEALED", leads=(Lead(RESUME, "Wait for the restore", None),)
+    ),
+    "not restored": Story(
+        "wipe its folder", "", "ESCALATED",
+        leads=(Lead(RESTORE, "Bring", refused("restore 1 of job gpt: no room")),),
+    ),
+    # A step on the file system becomes durable in S3.
+    "synced": Story("save a step", "", durable=1),
+    "synced later": Story("save a step", "", durable=1, leads=(Lead(SYNC, "Plan", refused("no such job")),)),
+    "synced on": Story("save a step", "", durable=1, leads=(Lead(SYNC, "Plan", LONG, LONG_TRIES),)),
     # A person takes a node out of work, and orders another one for it.
     "taken out": Story("isolate it", "RETIRED", "", isolated=True),
     "not taken out": Story(
@@ -249,6 +268,8 @@ STORY_OF: dict[str, dict[str, str]] = {
     RESUME: {
         "Begin": "process died",
         "Choose the checkpoint": "process died",
+        "Wait for the restore": "restored",
+        "Look for the restore": "restored, late word",
         "Requeue": "process died",
         "Wait for a step": "process died",
         "Look for a step": "late step",
@@ -276,6 +297,26 @@ STORY_OF: dict[str, dict[str, str]] = {
         "Tell the job": "launched",
         "Close": "launched",
         "Escalate": "launched, refused",
+    },
+    RESTORE: {
+        "Begin": "restored",
+        "Choose": "restored",
+        "Bring": "restored",
+        "Settle": "restored",
+        "Close": "restored",
+        "Escalate": "not restored",
+    },
+    SYNC: {
+        "Begin": "synced",
+        "Plan": "synced",
+        "Start": "synced",
+        "Follow": "synced",
+        "Verify": "synced",
+        "Record": "synced",
+        "Retain": "synced",
+        "Close": "synced",
+        "Go on later": "synced on",
+        "Escalate": "synced later",
     },
     REFILL: {
         "Begin": "pool filled",

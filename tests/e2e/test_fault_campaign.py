@@ -2,10 +2,11 @@
 
     make campaign ARGS="-k 'fault_campaign and Admit'"
 
-The cases are made from the ASL files and the stories of fault_cases.py. Eight run at a time, each in a place
-of its own (a job of two nodes, campaign/slots.py, or a warm pool, campaign/pools.py); those of mode `approve`
-have a sandbox of their own. What befalls a call is done by a wrapper in the sandbox's code asset
-(fault_hook.py), by process death, real time and microburst in front of the emulator.
+The cases are made from the ASL files and the stories of fault_cases.py. Eight run at a time, each in a
+place of its own (a job of two nodes, campaign/slots.py, or a warm pool, campaign/pools.py); those of mode
+`approve` and those about copies of checkpoints have a sandbox of their own each. What befalls a call is
+done by a wrapper in the sandbox's code asset (fault_hook.py), by process death, real time and microburst in
+front of the emulator.
 """
 
 import os
@@ -66,14 +67,20 @@ def outcome(request: pytest.FixtureRequest, folder: Path) -> Outcome:
             sys.stdout.flush()
 
     found, after = Outcome(), []
-    for approve in (False, True):
-        cases = [case for case in chosen if STORIES[case.story].approve is approve]
-        campaign = Campaign(folder / ("ask" if approve else "act"), approve, cases, tell)
+    for place in ("act", "ask", "sync"):
+        cases = [case for case in chosen if sandbox_of(case) == place]
+        campaign = Campaign(folder / place, place == "ask", cases, tell)
         campaign.run()
         found.update(campaign.results)
         after += campaign.after
     found.after = after
     return found
+
+
+def sandbox_of(case: Case) -> str:
+    """Where a person is asked, and where checkpoints are copied, the others would be disturbed."""
+    story = STORIES[case.story]
+    return "ask" if story.approve else "sync" if story.durable else "act"
 
 
 def end_of(outcome: Outcome, case: Case) -> str:

@@ -111,5 +111,10 @@ def text(value: Any) -> str:
     return json.dumps(value)
 
 
+def user_data(data: Mapping[str, Any]) -> str:
+    """What a launch template's instances run, with the bucket's name as `<its export>`."""
+    return text(data["UserData"]["Fn::Base64"])
+
+
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from infra import permissions
+from infra.asl import MACHINES
 from infra.autoscaling_grants import group_arn
 from infra.grants import Grant, Targets
 from tests.infra.conftest import DEMO, Variant, statements, synth, text
@@ -16,7 +17,7 @@ NAME = "gpu-nodes"
 ARN = group_arn("aws", "us-east-1", "111122223333", NAME)
 BARE = Targets(
     "demo", "table", "bus", "bucket", "topic", "key", ("queue",),
-    dict.fromkeys(("heal_node", "resume_job", "isolate_node", "launch_replacement", "refill_spares"), "arn"),
+    dict.fromkeys(MACHINES, "arn"),
     "arn:aws:ec2:us-east-1:111122223333", ("image",), (), "snapshot/*", "role",
 )  # fmt: skip
 SCALED = dataclasses.replace(BARE, auto_scaling_groups=(ARN,))

@@ -88,7 +88,8 @@ def test_documents_are_there_before_the_functions_that_send_them(slurm: Variant)
 
 
 def test_a_cluster_on_eks_has_those_of_nodes_alone(eks: Variant) -> None:
-    assert set(_commands(eks, "k")) == {"planaria-k-check", "planaria-k-reset-gpu"}
+    of_nodes = {documents.aws_name("k", each.name) for each in ALL if each.runs_on == "node"}
+    assert set(_commands(eks, "k")) == of_nodes >= {"planaria-k-check", "planaria-k-run-transfer"}
 
 
 def test_the_sandbox_and_its_scheduler_have_none(aws: Variant, sandbox: Variant) -> None:
@@ -132,6 +133,7 @@ def test_content_is_of_schema_2_2(document: Document) -> None:
 
 GOOD = (
     "a", "a-1", "a-1=planaria:s-1", "12", "i-0123456789abcdef0", "TERM", "-1", "light", "/a/b", "0000:17:00",
+    "1:12", "COPY", "s3://bucket/checkpoints/gpt",
 )  # fmt: skip
 """At least one of these fits each pattern."""
 
@@ -236,9 +238,19 @@ NOT_REACHED: Mapping[str, tuple[str, ...]] = {
 
 OTHERWISE: Mapping[str, tuple[str, ...]] = {
     # Documents that are named in another way than by a request.
-    "sweep": ("check",),
+    "sweep": ("check", "settle-step"),
     "verify_node": ("check",),
     "reset_gpu": ("reset-gpu",),
+    "choose_checkpoint": ("list-checkpoints",),
+    "await_restore": ("settle-step",),
+    "choose_restore": ("list-checkpoints",),
+    "bring_checkpoint": ("plan-transfer", "run-transfer"),
+    "settle_restore": ("settle-step", "prune-checkpoints"),
+    "close_restore": ("settle-step",),
+    "plan_sync": ("list-checkpoints",),
+    "start_sync": ("plan-transfer", "run-transfer"),
+    "follow_sync": ("run-transfer", "settle-step"),
+    "retain_sync": ("list-checkpoints", "prune-checkpoints", "sweep-checkpoints"),
 }
 
 
@@ -319,7 +331,8 @@ def test_who_sends_also_hears_and_nobody_else(slurm: Variant, eks: Variant) -> N
             found = _granted(variant, cluster, function)
             hears = any("ssm:GetCommandInvocation" in s["Action"] for s in found)
             assert hears == bool(_sent(variant, cluster, function))
-    assert [name for name in NAMES if _sent(eks, "k", name)] == ["sweep", "reset_gpu", "verify_node"]
+    # On EKS nothing is asked of Slurm: those that ask nodes are left.
+    assert [name for name in NAMES if _sent(eks, "k", name)] == [name for name in NAMES if name in OTHERWISE]
 
 
 def test_nodes_put_whole_answers_into_the_bucket_and_read_none(slurm: Variant) -> None:

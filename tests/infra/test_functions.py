@@ -67,7 +67,7 @@ def test_machines_are_named_by_arn(sandbox: Variant) -> None:
         machine: f"arn:aws:states:us-east-1:0:stateMachine:planaria-demo-{machine}"
         for machine in asl.MACHINES
     }
-    assert len(machines) == 5
+    assert len(machines) == 7
 
 
 def test_every_log_group_expires(aws: Variant) -> None:

@@ -37,16 +37,29 @@ WILDCARDS = {
         for verb in ("Describe", "Stop")
         for machine in ("heal_node", "resume_job", "isolate_node", "launch_replacement")
     ),
-    (
-        "states:DescribeExecution",
-        "arn:aws:states:us-east-1:<AWS::AccountId>:execution:planaria-demo-refill_spares:*",
+    *(
+        (
+            "states:DescribeExecution",
+            f"arn:aws:states:us-east-1:<AWS::AccountId>:execution:planaria-demo-{machine}:*",
+        )
+        for machine in ("refill_spares", "sync_checkpoints", "restore_checkpoint")
     ),
     ("s3:PutObject", "events/*"),
     ("s3:GetObject", "events/*"),
     *(
         (f"s3:{action}", "checkpoints/*")
-        for action in ("GetObject", "PutObject", "AbortMultipartUpload", "ListMultipartUploadParts")
+        for action in (
+            "GetObject",
+            "PutObject",
+            "AbortMultipartUpload",
+            "ListMultipartUploadParts",
+            "DeleteObject",
+        )
     ),
+    ("s3:PutObject", "checkpoints/*/planaria-manifest.json"),
+    ("s3:DeleteObject", "checkpoints/*/planaria-manifest.json"),
+    ("s3:GetObject", "transfers/*"),
+    ("s3:PutObject", "transfers/*"),
     # Log delivery of Step Functions: AWS offers no narrower resource.
     *(
         (f"logs:{action}", "*")
@@ -193,10 +206,12 @@ def test_task_tokens_are_returned_by_those_who_hear_the_answer_to_the_machines_t
             found[name] = machines
     assert found == {
         "triage": {"heal_node", "launch_replacement", "resume_job", "refill_spares"},
-        "sweep": {"heal_node"},
+        "sweep": {"heal_node", "resume_job"},
         "ask_approval": {"heal_node"},
         "await_node": {"heal_node", "launch_replacement", "refill_spares"},
         "await_steps": {"resume_job"},
+        "await_restore": {"resume_job"},
+        "close_restore": {"resume_job"},
     }
 
 
@@ -225,3 +240,12 @@ def test_no_role_can_change_iam(aws: Variant) -> None:
     actions = {action for s in _all(aws) for action in s["Action"] if action.startswith(("iam:", "sts:"))}
     assert actions == {"iam:PassRole"}
     assert "Administrator" not in json.dumps(aws.control)
+
+
+def test_only_retention_deletes_checkpoints_and_nobody_deletes_rows(aws: Variant) -> None:
+    deleting = {name for name in NAMES if _with(_of_function(aws, name), "s3:DeleteObject")}
+    assert deleting and "verify_sync" not in deleting and "choose_checkpoint" not in deleting
+    (role,) = (r for r in aws.of("AWS::IAM::Role").values() if r["Properties"].get("RoleName"))
+    nodes = {action for s in statements(role) for action in s["Action"]}
+    assert not {action for action in nodes if "Delete" in action}
+    assert not [s for s in _all(aws) if "dynamodb:DeleteItem" in s["Action"]]

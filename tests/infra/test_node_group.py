@@ -1,6 +1,5 @@
 """Launch templates: what every replacement looks like."""
 
-import base64
 import json
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import aws_cdk as cdk
 import pytest
 
 import app
-from tests.infra.conftest import Variant, annotations, context, statements, synth, text
+from tests.infra.conftest import Variant, annotations, context, statements, synth, text, user_data
 
 RESERVED = """
 name: demo
@@ -86,17 +85,22 @@ def test_everything_launched_is_tagged(aws: Variant) -> None:
 
 
 def test_user_data_is_fixed_and_names_the_cluster(aws: Variant, gameday: Variant) -> None:
-    def user_data(variant: Variant) -> str:
+    def script_of(variant: Variant) -> str:
         (template,) = variant.of("AWS::EC2::LaunchTemplate").values()
-        data = template["Properties"]["LaunchTemplateData"]["UserData"]
-        assert isinstance(data, str)
-        return data
+        return user_data(template["Properties"]["LaunchTemplateData"])
 
-    assert user_data(aws) == user_data(gameday)
-    script = base64.b64decode(user_data(aws)).decode()
+    script = script_of(aws)
+    assert script == script_of(gameday)
     assert script.startswith("#!/bin/sh\n")
     facts = json.loads(next(line for line in script.splitlines() if line.startswith("{")))
-    assert facts == {"cluster": "demo", "group": "workers", "bus": "planaria-demo", "region": "us-east-1"}
+    assert facts.pop("bucket").startswith("<Planaria-demo-State:")
+    assert facts == {
+        "cluster": "demo",
+        "group": "workers",
+        "bus": "planaria-demo",
+        "region": "us-east-1",
+        "table": "planaria-demo",
+    }
 
 
 def test_the_same_file_gives_the_same_bytes(reserved: Variant, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Cluster placement groups and EFA devices in what nodes are launched from."""
 
-import base64
 import gzip
 import json
 import subprocess
@@ -14,7 +13,7 @@ import app
 from planaria.core import efa
 from planaria.core.errors import InvalidInput
 from planaria.recipes import ClusterFile
-from tests.infra.conftest import SANDBOX, Variant, statements, synth, text
+from tests.infra.conftest import SANDBOX, Variant, statements, synth, text, user_data
 
 ODCR, WITHIN, BLOCK = "cr-00000000000000001", "cr-00000000000000002", "cr-00000000000000003"
 NEAR = f"""
@@ -129,9 +128,9 @@ def test_every_efa_device_of_the_type_is_launched(near: Variant) -> None:
 
 def test_the_node_knows_how_many_it_must_have(near: Variant) -> None:
     found = templates(near)
-    script = base64.b64decode(found["planaria-demo-workers"]["UserData"]).decode()
+    script = user_data(found["planaria-demo-workers"])
     assert "cat > /etc/planaria/hardware.json <<'END'\n" + '{"efa": {"expected": 32}}\nEND\n' in script
-    other = base64.b64decode(found["planaria-demo-others"]["UserData"]).decode()
+    other = user_data(found["planaria-demo-others"])
     assert "hardware.json" not in other
     done = subprocess.run(["sh", "-n"], input=script, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -59,5 +59,5 @@ def test_checkpoints_are_versioned_and_their_access_is_logged(aws: Variant) -> N
     assert "LoggingConfiguration" in properties
     for rule in properties["LifecycleConfiguration"]["Rules"]:
         current = {"ExpirationInDays", "ExpirationDate", "Transitions"} & set(rule)
-        kept = current and rule["Prefix"] not in ("events/", "commands/")
+        kept = current and rule["Prefix"] not in ("events/", "commands/", "transfers/")
         assert not kept, "no rule may end a checkpoint's present version"

@@ -226,7 +226,10 @@ class Driver:
             case "Pass":
                 return following, self._output(state, states, document)
             case "Wait":
-                yield Pause(self.clock.now() + float(evaluate(state["Seconds"], states)))
+                seconds = evaluate(state["Seconds"], states)
+                if not float(seconds).is_integer():
+                    raise StateError("States.QueryEvaluationError", f"{name} waits {seconds} s")
+                yield Pause(self.clock.now() + float(seconds))
                 return following, document
             case "Choice":
                 for rule in state["Choices"]:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from planaria.cli.approve import give
-from planaria.core import approval
+from planaria.core import approval, restores
 from planaria.core.approval import Answer
+from planaria.core.checkpoint_ledger import CheckpointLedger
 from planaria.core.errors import TransientError
 from planaria.core.table import Row
 from tests.e2e import fault_cases
@@ -20,6 +21,8 @@ from tests.e2e.fault_cases import Fault, Lead, Story, Task
 from tests.lambdas import events
 from tests.lambdas.asl_driver import Call, Lost, TooLong
 from tests.lambdas.conftest import Build
+from tests.lambdas.copying import Copying
+from tests.lambdas.shelves import Shelves
 from tests.lambdas.test_spare_pool import pooled, states, wait_for
 from tests.lambdas.world import JOB, NODES, LambdaCrashed, World, cluster
 
@@ -48,6 +51,11 @@ def begin(world: World, what: str) -> None:
             world.start("heal_node", {**order, "action": "reset"})
         case "process exit":
             world.scheduler.end_ranks(JOB, -9, 2)
+        case "wipe its folder":
+            Shelves(world).stored(30)
+            world.scheduler.end_ranks(JOB, -9, 2)
+        case "save a step":
+            Copying(world).save(100)
         case "fill the pool":
             world.start("refill_spares", {"node_group": "workers", "reason": "by hand"})
         case "isolate it":
@@ -152,6 +160,13 @@ def tell(
         word = Answer.APPROVED if story.answer == "yes" else Answer.REJECTED
         give(world.gw, f"{SICK}-{world.node(SICK)['session']}", word, "ada", "said so")
     world.run(60_000)
+    if story.durable:
+        wait_for(
+            world,
+            7200,
+            lambda: "durable" in {r["state"] for r in CheckpointLedger(world.gw.table).steps(JOB)},
+        )
+        world.run()
     if story.spares:
         wait_for(world, 7200, lambda: states(world) == ["FREE"] * story.spares)
         world.run()
@@ -177,6 +192,8 @@ def check(world: World, story: Story) -> None:
     mails = (story.outcome == "ESCALATED") + (story.resume == "ESCALATED") + story.approve
     assert len(world.notices.sent) == mails, world.notices.sent
     assert [row["incident_id"] for row in world.gw.ledger.incidents() if "outcome" not in row] == []
+    steps = CheckpointLedger(world.gw.table).steps(JOB)
+    assert [row["state"] for row in steps] == ["durable"] * story.durable
 
 
 def _check_job(world: World, story: Story) -> None:
@@ -249,6 +266,8 @@ def picture(world: World) -> dict[str, Any]:
         "attempt": world.scheduler.state.jobs[JOB].attempt,
         "rows": [_lasting(world.node(node)) for node in (*world.nodes, *world.launched)],
         "incidents": world.gw.ledger.incidents(),
+        "restore": restores.read(world.gw.table, JOB),
+        "steps": CheckpointLedger(world.gw.table).steps(JOB),
         "mails": list(world.notices.sent),
     }
 

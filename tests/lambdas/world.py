@@ -20,6 +20,7 @@ from planaria.core.breaker import Breaker, allowed
 from planaria.core.cluster import Cluster
 from planaria.core.errors import TransientError
 from planaria.core.ports import Execution
+from planaria.core.saved_step import StepCopy
 from planaria.core.scheduling import Requeue
 from planaria.core.table import Row
 from planaria.memory.clock import MemoryClock
@@ -54,6 +55,8 @@ EFFECTS = {
     "bus": {"put"},
     "notices": {"publish"},
     "objects": {"put"},
+    "stores": {"commit", "remove"},
+    "fsx": {"start", "cancel"},
 }
 
 
@@ -97,6 +100,17 @@ def stub(port: Any, method: str, instead: Callable[..., Any]) -> Callable[..., A
 def nothing_answers(*_: Any) -> Any:
     """A defect: no error of ours."""
     raise RuntimeError("a defect")
+
+
+class _Stored:
+    """A job's prefix of the bucket, as a Lambda lists it."""
+
+    def __init__(self, world: "World", job: str) -> None:
+        self._world, self._job = world, job
+
+    def steps(self) -> list[StepCopy]:
+        found = list(self._world.stored.get(self._job, []))
+        return list(self._world.asked("objects.list", lambda: found, (), {}))
 
 
 def cluster(mode: str = "act", size: int = 8, removals: int = 4, **policy: Any) -> Cluster:
@@ -144,7 +158,11 @@ class World:
         )
         self.gw = Gateways({}, of or cluster())
         for name in EFFECTS:
-            setattr(self.gw, name, _Port(self, name, getattr(self, name)))
+            if hasattr(self, name):
+                setattr(self.gw, name, _Port(self, name, getattr(self, name)))
+        self.stored: dict[str, list[StepCopy]] = {}
+        """What S3 has of each job's checkpoints."""
+        self.gw.checkpoints = lambda job, place="": _Stored(self, job)  # type: ignore[assignment,return-value]
         self.topology = MemoryTopology()
         self.gw.clock, self.gw.queues, self.gw.topology = self.clock, self.queues, self.topology
         self.driver = Driver(self.clock, self.workflows, self._task, self._execution_ended)

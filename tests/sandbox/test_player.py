@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from planaria.core import scheduling
+from planaria.core.manifest import FILE_NAME
 from planaria.sandbox import processes
 from planaria.sandbox.emulator import Emulator
 from planaria.sandbox.head import Head
@@ -320,14 +321,14 @@ def test_a_real_job_fails_with_its_node_and_resumes_from_a_checkpoint(
         sandbox.up(sandbox.launch("demo-1"), sandbox.launch("demo-2"))
         sandbox.api.post("/jobs/submit", {"job_id": "gpt", "recipe": recipe})
         folder = head.jobs.folder("gpt")
-        eventually((folder.step(10) / "COMMITTED").exists, 60, "step 10 is saved")
+        eventually((folder.step(10) / FILE_NAME).exists, 60, "step 10 is saved")
         sandbox.inject("xid79", "demo-2")
         eventually(lambda: len(mail.find("Planaria Job Signal", event="exit")) == 2, 20)
         ends = [each["detail"] for each in mail.find("Planaria Job Signal", event="exit")]
         exits = {end["rank"]: end["exit_code"] for end in ends}
         assert exits == {0: 4, 1: -9}, "rank 0 says that it lost its peer"
         assert head.state.jobs["gpt"].state == "FAILED"
-        saved = [int(p.name[5:]) for p in folder.checkpoints.glob("step-*") if (p / "COMMITTED").exists()]
+        saved = [int(p.name[5:]) for p in folder.checkpoints.glob("step-*") if (p / FILE_NAME).exists()]
         newest = max(saved)
         assert sandbox.ask(scheduling.Requeue("gpt", ("demo-1", "demo-2"), 2, newest)) == {"gpt": "RUNNING"}
         step = mail.wait("Planaria Job Signal", 60, event="step", attempt=2)["detail"]["step"]

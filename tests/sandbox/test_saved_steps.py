@@ -1,24 +1,16 @@
-"""Steps on disk and what is said about them: no torch needed."""
+"""What the training job does with its steps on disk: no torch needed."""
 
-import json
-import shutil
-import time
+import os
 from pathlib import Path
 
 import pytest
 
+from planaria.core.errors import PermanentError
+from planaria.core.manifest import FILE_NAME, Lineage, Manifest
+from planaria.core.pins import Pin
+from planaria.core.saved_step import StepState
+from planaria.sandbox import saved_steps
 from planaria.sandbox.job_folder import JobFolder
-from planaria.sandbox.saved_steps import (
-    MARKER,
-    Lineage,
-    SavedState,
-    SavedStep,
-    check_step,
-    commit,
-    list_steps,
-    prune,
-    read_marker,
-)
 
 JOB = "job-1"
 
@@ -36,171 +28,113 @@ def begin(folder: JobFolder, step: int) -> Path:
     return scratch
 
 
-def save(folder: JobFolder, step: int, job: str = JOB) -> Path:
+def save(folder: JobFolder, step: int, attempt: int = 2, job: str = JOB) -> Path:
     begin(folder, step)
-    commit(folder, step, world_size=4, lineage=Lineage(job, attempt=2, parent_step=step - 10), request=None)
+    saved_steps.commit(folder, step, 4, Lineage(job, attempt, max(step - 10, -1)), {"torch": "2.13.0"})
     return folder.step(step)
 
 
-def only(folder: JobFolder) -> tuple[SavedState, str]:
-    (saved,) = list_steps(folder, JOB)
-    return saved.state, saved.reason
+def kept(folder: JobFolder) -> list[int]:
+    return [copy.step for copy in saved_steps.usable(folder, JOB)]
 
 
 def test_nothing_was_ever_saved(folder: JobFolder) -> None:
-    assert list_steps(folder, JOB) == []
-    folder.checkpoints.mkdir()
-    assert list_steps(folder, JOB) == []
-    assert check_step(folder, 10, JOB) is None
+    assert saved_steps.usable(folder, JOB) == []
+    assert saved_steps.find(folder, 10, JOB) is None
 
 
 def test_a_committed_step_is_complete(folder: JobFolder) -> None:
     save(folder, 10)
-    assert list_steps(folder, JOB) == [SavedStep(10, SavedState.COMPLETE)]
+    found = saved_steps.find(folder, 10, JOB)
+    assert found and found.state is StepState.COMPLETE and found.size == 1029
     assert not folder.step_in_progress(10).exists()
-    marker = read_marker(folder, 10)
-    assert marker["lineage"] == {"job": JOB, "attempt": 2, "parent_step": 0}
-    assert (marker["step"], marker["world_size"], marker["request"]) == (10, 4, None)
-    assert {name: each["size"] for name, each in marker["files"].items()} == {
-        ".metadata": 5,
-        "__0_0.distcp": 1024,
-    }
+    manifest = Manifest.from_json((folder.step(10) / FILE_NAME).read_bytes())
+    assert manifest.lineage == Lineage(JOB, 2, 0)
+    assert (manifest.step, manifest.world_size, manifest.framework) == (10, 4, {"torch": "2.13.0"})
 
 
-def test_newest_first_by_number(folder: JobFolder) -> None:
-    for step in (9, 100, 20):
-        save(folder, step)
-    assert [each.step for each in list_steps(folder, JOB)] == [100, 20, 9]
-    document = list_steps(folder, JOB)[0].document()
-    assert 0 <= time.time() - document.pop("at") < 60
-    assert document == {"step": 100, "state": "complete", "reason": ""}
-
-
-def test_a_save_that_did_not_finish_is_partial(folder: JobFolder) -> None:
-    begin(folder, 10)
-    assert only(folder) == (SavedState.PARTIAL, "the save did not finish")
-
-
-def test_a_marker_in_a_tmp_directory_does_not_count(folder: JobFolder) -> None:
-    save(folder, 10).rename(folder.step_in_progress(10))
-    assert only(folder) == (SavedState.PARTIAL, "the save did not finish")
-
-
-def test_an_empty_directory_is_partial(folder: JobFolder) -> None:
-    folder.step(10).mkdir(parents=True)
-    assert only(folder) == (SavedState.PARTIAL, "the directory is empty")
-
-
-def test_a_step_without_marker_is_partial(folder: JobFolder) -> None:
-    (save(folder, 10) / MARKER).unlink()
-    assert only(folder) == (SavedState.PARTIAL, "there is no commit marker")
-
-
-def test_a_flipped_bit_is_corrupt(folder: JobFolder) -> None:
+def test_a_flipped_bit_is_found(folder: JobFolder) -> None:
     data = save(folder, 10) / "__0_0.distcp"
     content = bytearray(data.read_bytes())
     content[500] ^= 1
     data.write_bytes(content)
-    assert only(folder) == (SavedState.CORRUPT, "the checksum of __0_0.distcp is wrong")
-
-
-def test_a_truncated_file_is_corrupt(folder: JobFolder) -> None:
-    (save(folder, 10) / "__0_0.distcp").write_bytes(b"short")
-    assert only(folder) == (
-        SavedState.CORRUPT,
-        "the file __0_0.distcp has 5 bytes, the commit marker says 1024",
+    found = saved_steps.find(folder, 10, JOB)
+    assert found and (found.state, found.reason) == (
+        StepState.CORRUPT,
+        "the checksum of '__0_0.distcp' is wrong",
     )
 
 
-def test_a_missing_file_is_corrupt(folder: JobFolder) -> None:
+def test_a_later_attempts_step_is_newer(folder: JobFolder) -> None:
+    for step, attempt in ((100, 1), (9, 2), (20, 2)):
+        save(folder, step, attempt)
+    assert kept(folder) == [20, 9, 100]
+
+
+def test_commit_replaces_what_is_there(folder: JobFolder) -> None:
     (save(folder, 10) / ".metadata").unlink()
-    assert only(folder) == (SavedState.CORRUPT, "the file .metadata is missing")
+    save(folder, 10)
+    assert kept(folder) == [10]
+    save(folder, 10, attempt=3)
+    assert kept(folder) == [10]
+    found = saved_steps.find(folder, 10, JOB)
+    assert found and found.lineage == Lineage(JOB, 3, 0)
 
 
-@pytest.mark.parametrize(
-    "marker",
-    [b"", b"{", b"[]", b"{}", b'{"step": 10, "lineage": {"job": "job-1"}, "files": {"a": 1}}', b"\xff\xfe"],
-)
-def test_a_marker_that_cannot_be_read_is_corrupt(folder: JobFolder, marker: bytes) -> None:
-    (save(folder, 10) / MARKER).write_bytes(marker)
-    assert only(folder) == (SavedState.CORRUPT, "the commit marker cannot be read")
-
-
-@pytest.mark.parametrize("name", ["../other", "/etc/passwd", "..", "a/b", ""])
-def test_a_marker_cannot_lead_out_of_its_directory(folder: JobFolder, name: str) -> None:
-    path = save(folder, 10) / MARKER
-    marker = json.loads(path.read_text())
-    marker["files"] = {name: {"size": 1, "sha256": ""}}
-    path.write_text(json.dumps(marker))
-    assert only(folder) == (
-        SavedState.CORRUPT,
-        f"the commit marker names {name!r}, which is no plain file name",
-    )
-
-
-def test_another_jobs_step_is_foreign(folder: JobFolder) -> None:
-    save(folder, 10, job="job-2")
-    assert only(folder) == (SavedState.FOREIGN, "it belongs to the job 'job-2'")
-
-
-def test_a_renamed_step_is_corrupt(folder: JobFolder) -> None:
-    save(folder, 10).rename(folder.step(500))
-    assert only(folder) == (SavedState.CORRUPT, "the commit marker in step-500 is of step 10")
-
-
-def test_a_second_spelling_of_a_number_does_not_hide_the_step(folder: JobFolder) -> None:
-    shutil.copytree(save(folder, 10), folder.checkpoints / "step-0010")
+def test_a_commit_that_was_killed_is_done_again(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     begin(folder, 10)
-    assert only(folder) == (SavedState.COMPLETE, "")
+
+    def killed(source: object, target: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            saved_steps.commit(folder, 10, 4, Lineage(JOB, 1), None)
+    assert kept(folder) == []
+    copy = saved_steps.store(folder, JOB).publish("step-10.tmp", "step-10")
+    assert copy.usable and kept(folder) == [10]
 
 
-def test_other_things_in_the_folder_are_no_steps(folder: JobFolder) -> None:
-    save(folder, 10)
-    for name in (
-        "step-",
-        "step-x",
-        "step--1",
-        "latest",
-        "step-10.removed.tmp",
-        "step-٣",
-        f"step-{'9' * 5000}"[:200],
-    ):
-        (folder.checkpoints / name).mkdir()
-    assert [each.step for each in list_steps(folder, JOB)] == [10]
+def test_a_step_of_another_job_is_not_replaced(folder: JobFolder) -> None:
+    save(folder, 10, job="job-2")
+    begin(folder, 10)
+    saved_steps.commit(folder, 10, 4, Lineage(JOB, 1))
+    assert kept(folder) == [10]
+    (aside,) = (name for name in os.listdir(folder.checkpoints) if name != "step-10")
+    assert (folder.checkpoints / aside / FILE_NAME).exists()
 
 
-def test_a_file_in_place_of_a_step_is_corrupt(folder: JobFolder) -> None:
-    folder.checkpoints.mkdir()
-    folder.step(10).write_text("")
-    assert only(folder) == (SavedState.CORRUPT, "step-10 is no directory")
-
-
-def test_commit_replaces_what_is_no_good(folder: JobFolder) -> None:
-    (save(folder, 10) / ".metadata").unlink()
-    save(folder, 10)
-    assert only(folder) == (SavedState.COMPLETE, "")
-    assert [each.name for each in folder.checkpoints.iterdir()] == ["step-10"]
-
-
-def test_prune_keeps_the_newest_and_the_resume_point(folder: JobFolder) -> None:
-    for step in (10, 20, 30, 40, 50):
+def test_prune_keeps_the_newest_the_resume_point_and_what_is_pinned(folder: JobFolder) -> None:
+    for step in (10, 20, 30, 40, 50, 60):
         save(folder, step)
-    assert prune(folder, JOB, keep=2, protect=20) == [30, 10]
-    assert [each.step for each in list_steps(folder, JOB)] == [50, 40, 20]
+    steps = saved_steps.store(folder, JOB)
+    pinned = next(copy for copy in steps.steps() if copy.step == 30)
+    steps.pin(pinned, Pin("look at this", "kim", 1.0))
+    assert saved_steps.prune(folder, JOB, keep=2, protect=20) == [40, 10]
+    assert kept(folder) == [60, 50, 30, 20]
 
 
-def test_prune_counts_complete_steps_of_this_job_alone(folder: JobFolder) -> None:
+def test_prune_counts_usable_steps_of_this_job_alone(folder: JobFolder) -> None:
     for step in (10, 20, 30):
         save(folder, step)
-    (folder.step(30) / ".metadata").write_bytes(b"wrong")
+    (folder.step(30) / ".metadata").write_bytes(b"wrong size")
     save(folder, 40, job="job-2")
     begin(folder, 50)
     begin(folder, 5)
-    assert prune(folder, JOB, keep=2, protect=-1) == []
-    assert [(each.step, each.state.value) for each in list_steps(folder, JOB)] == [
-        (50, "partial"),
-        (40, "foreign"),
-        (30, "corrupt"),
-        (20, "complete"),
-        (10, "complete"),
-    ]
+    assert saved_steps.prune(folder, JOB, keep=2, protect=-1) == []
+    told = {copy.name: copy.state.value for copy in saved_steps.store(folder, JOB).steps()}
+    assert told == {
+        "step-10": "complete",
+        "step-20": "complete",
+        "step-30": "corrupt",
+        "step-40": "foreign",
+        "step-50.tmp": "partial",
+    }
+
+
+def test_publish_refuses_what_is_not_whole(folder: JobFolder) -> None:
+    begin(folder, 10)
+    with pytest.raises(PermanentError):
+        saved_steps.store(folder, JOB).publish("step-10.tmp", "step-10")
+    assert not folder.step(10).exists()

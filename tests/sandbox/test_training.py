@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from planaria.core.manifest import FILE_NAME, Lineage, Manifest
+from planaria.core.saved_step import StepCopy
+from planaria.sandbox import saved_steps
 from planaria.sandbox.job_folder import JobFolder, RankExit, read_json, write_json
-from planaria.sandbox.saved_steps import MARKER, SavedState, list_steps, read_marker
 from tests.sandbox.ranks import SERVER, TINY, Cluster, cluster, final, free_port, train_log, within
 
 pytestmark = pytest.mark.needs("torch")
@@ -47,7 +49,16 @@ def losses(folder: JobFolder, attempt: int) -> dict[int, float]:
 
 
 def complete(folder: JobFolder) -> list[int]:
-    return [each.step for each in list_steps(folder, folder.root.name) if each.state is SavedState.COMPLETE]
+    found = (saved_steps.find(folder, copy.step, copy.lineage.job) for copy in listed(folder) if copy.lineage)
+    return [copy.step for copy in found if copy and copy.usable]
+
+
+def listed(folder: JobFolder) -> list[StepCopy]:
+    return saved_steps.usable(folder, folder.root.name)
+
+
+def manifest(folder: JobFolder, step: int) -> Manifest:
+    return Manifest.from_json((folder.step(step) / FILE_NAME).read_bytes())
 
 
 def copied(whole: JobFolder, folder: JobFolder) -> JobFolder:
@@ -69,7 +80,9 @@ def test_a_whole_run_learns_and_leaves_what_it_promises(whole: JobFolder) -> Non
     assert all(set(each) == {"attempt", "step", "loss", "at"} for each in lines)
     assert lines[-1]["loss"] < lines[0]["loss"] - 0.3
     assert complete(whole) == [30, 20, 10]
-    assert read_marker(whole, 30)["lineage"] == {"job": "job-1", "attempt": 1, "parent_step": 20}
+    assert manifest(whole, 30).lineage == Lineage("job-1", 1, 20)
+    assert manifest(whole, 30).world_size == WORLD
+    assert "torch" in manifest(whole, 30).framework
     assert final(whole)["step"] == 30
     assert final(whole)["loss"] == lines[-1]["loss"]
     assert len(final(whole)["weights_sha256"]) == 64
@@ -104,8 +117,7 @@ def test_a_killed_and_resumed_run_ends_with_the_same_bits(
     uninterrupted = losses(whole, 1)
     assert losses(folder, 2) == {step: uninterrupted[step] for step in range(resume_step + 1, 31)}
     assert all(uninterrupted[step] == loss for step, loss in losses(folder, 1).items())
-    marker = read_marker(folder, 30)
-    assert marker["lineage"] == {"job": "job-1", "attempt": 2, "parent_step": 20}
+    assert manifest(folder, 30).lineage == Lineage("job-1", 2, 20)
 
 
 def test_a_lost_node_ends_the_attempt_and_its_replacement_resumes_it(
@@ -131,7 +143,7 @@ def test_a_request_gets_its_checkpoint_at_the_next_step_boundary(
     served = within(5, "served", lambda: read_json(folder.served))
     assert served["id"] == "notice-1"
     assert asked_after < served["step"] <= asked_after + 3
-    assert read_marker(folder, served["step"])["request"] == "notice-1"
+    assert served["step"] in complete(folder)
     for node in (0, 1, 2, 3):
         ranks.replace(node)
     ranks.ended(folder, WORLD)
@@ -147,7 +159,7 @@ def test_a_request_at_a_step_that_exists_is_served_without_a_second_save(
     ranks: Cluster, whole: JobFolder, folder: JobFolder
 ) -> None:
     copied(whole, folder)
-    before = (folder.step(20) / MARKER).read_bytes()
+    before = (folder.step(20) / FILE_NAME).read_bytes()
     write_json(folder.request, {"id": "notice-2"})
     config = CONFIG | {"steps": 20}
     ranks.start(folder, WORLD, attempt=2, resume_step=20, config=config)
@@ -155,13 +167,18 @@ def test_a_request_at_a_step_that_exists_is_served_without_a_second_save(
     served = read_json(folder.served)
     assert served
     assert (served["id"], served["step"]) == ("notice-2", 20)
-    assert (folder.step(20) / MARKER).read_bytes() == before
+    assert (folder.step(20) / FILE_NAME).read_bytes() == before
 
-    write_json(folder.request, {"id": "notice-3"})
-    ranks.start(folder, WORLD, attempt=3, resume_step=10, config=config | {"save_every": 20})
-    assert ranks.ended(folder, WORLD, attempt=3) == [RankExit.DONE] * WORLD
-    assert (folder.step(20) / MARKER).read_bytes() == before
-    assert "Checkpoint of step 20: it is there already." in log_of(folder, 3)
+
+def test_a_step_that_an_older_attempt_left_behind_is_saved_anew(
+    ranks: Cluster, whole: JobFolder, folder: JobFolder
+) -> None:
+    copied(whole, folder)
+    config = CONFIG | {"steps": 20, "save_every": 20}
+    ranks.start(folder, WORLD, attempt=2, resume_step=10, config=config)
+    assert ranks.ended(folder, WORLD, attempt=2) == [RankExit.DONE] * WORLD
+    assert manifest(folder, 20).lineage == Lineage("job-1", 2, 10)
+    assert complete(folder) == [20, 10]
 
 
 def break_nothing(folder: JobFolder) -> None:
@@ -180,11 +197,11 @@ def flip_a_bit(folder: JobFolder) -> None:
 
 
 def unmark(folder: JobFolder) -> None:
-    (folder.step(20) / MARKER).unlink()
+    (folder.step(20) / FILE_NAME).unlink()
 
 
 def make_foreign(folder: JobFolder) -> None:
-    path = folder.step(20) / MARKER
+    path = folder.step(20) / FILE_NAME
     marker = json.loads(path.read_text())
     marker["lineage"]["job"] = "job-9"
     path.write_text(json.dumps(marker))
@@ -194,8 +211,8 @@ def make_foreign(folder: JobFolder) -> None:
     ("damage", "resume_step", "sentence"),
     [
         (remove_it, 20, "Cannot resume from step 20: there is no such checkpoint."),
-        (flip_a_bit, 20, "the checkpoint is corrupt, the checksum of __1_0.distcp is wrong."),
-        (unmark, 20, "the checkpoint is partial, there is no commit marker."),
+        (flip_a_bit, 20, "the checkpoint is corrupt, the checksum of '__1_0.distcp' is wrong."),
+        (unmark, 20, "a whole dcp checkpoint that was written without Planaria."),
         (make_foreign, 20, "the checkpoint is foreign, it belongs to the job 'job-9'."),
         (break_nothing, 0, "Cannot resume from step 0: there is no such checkpoint."),
         (break_nothing, -1, "Cannot start from step 0: the job has a complete checkpoint of step 20."),
@@ -296,7 +313,7 @@ def test_another_number_of_ranks_goes_on_from_the_same_weights(
     ranks.start(folder, 3, attempt=2, resume_step=20, config=CONFIG)
     assert ranks.ended(folder, 3, attempt=2) == [RankExit.DONE] * 3
     assert abs(losses(folder, 2)[21] - losses(whole, 1)[21]) < 0.3
-    assert read_marker(folder, 30)["world_size"] == 3
+    assert manifest(folder, 30).world_size == 3
 
 
 def test_retention_keeps_the_resume_point(ranks: Cluster, whole: JobFolder, folder: JobFolder) -> None:

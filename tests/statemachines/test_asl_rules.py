@@ -23,6 +23,8 @@ MACHINES = [path.name.partition(".")[0] for path in FILES]
 EXAMPLES: dict[str, Callable[[object], Any]] = {
     **{m: (lambda d, m=m: console.node_order(m, d)) for m in MACHINES},  # type: ignore[misc]
     "resume_job": console.job_order,
+    "restore_checkpoint": console.restore_order,
+    "sync_checkpoints": console.sync_order,
     "refill_spares": lambda d: console.spare_order(d, ()),
 }
 FUNCTIONS = {"exists", "merge", "min", "string"}

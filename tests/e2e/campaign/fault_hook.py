@@ -53,7 +53,7 @@ def _warm(seconds: float) -> None:
 
 def _subject(event: Mapping[str, Any]) -> str:
     """What the call is about."""
-    for key in ("incident", "resume", "refill", "document"):
+    for key in ("incident", "resume", "refill", "restore", "sync", "document"):
         about = event.get(key)
         if isinstance(about, Mapping):
             return next((str(about[name]) for name in SUBJECTS if about.get(name)), "")

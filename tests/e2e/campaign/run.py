@@ -27,9 +27,9 @@ def kind(case: Case) -> type[Place]:
     return Pool if STORIES[case.story].spares else Slot
 
 
-def cluster(approve: bool, pools: int) -> dict[str, Any]:
+def cluster(approve: bool, pools: int, syncs: bool = False) -> dict[str, Any]:
     """A cluster file that never gets tired: no limit of this campaign is one of the policy's. pools: node
-    groups with a warm pool."""
+    groups with a warm pool. syncs: checkpoints are copied to S3."""
     policy = {
         "mode": "approve" if approve else "act",
         "breaker": {"max_removals": 1000, "max_share": 1.0, "window_minutes": 1},
@@ -56,10 +56,11 @@ def cluster(approve: bool, pools: int) -> dict[str, Any]:
     common = {"launch": launch, "offerings": offerings}
     groups: list[dict[str, Any]] = [{"name": "workers", "size": 64, **common}]
     groups += [{"name": node_group(each), "size": 1, "spares": 1, **common} for each in range(1, pools + 1)]
-    return {
-        "name": "ask" if approve else "camp", "region": "us-east-1", "scheduler": "process",
-        "policy": policy, "node_groups": groups,
+    name = "ask" if approve else "sync" if syncs else "camp"
+    found = {
+        "name": name, "region": "us-east-1", "scheduler": "process", "policy": policy, "node_groups": groups,
     }  # fmt: skip
+    return {**found, "checkpoints": {"sync_minutes": 2}} if syncs else found
 
 
 class Campaign:
@@ -76,7 +77,9 @@ class Campaign:
         self._cases = tuple(cases)
         self._number = min(at_once, len(self._cases))
         self._kinds = {kind(case) for case in self._cases}
-        self.world = CampaignWorld(folder, cluster(approve, self._number if Pool in self._kinds else 0))
+        pools = self._number if Pool in self._kinds else 0
+        syncs = any(STORIES[case.story].durable for case in self._cases)
+        self.world = CampaignWorld(folder, cluster(approve, pools, syncs))
         self.results: dict[Case, str] = {}
         self.seconds: dict[Case, float] = {}
         self.after: list[str] = []

@@ -1,18 +1,23 @@
 """One place of the campaign: a job of two nodes, to the second of which the stories happen."""
 
 import contextlib
+import shutil
 import time
 from dataclasses import dataclass
 from typing import Any
 
+from planaria.checkpoint.directory import FileCheckpoints
 from planaria.cli.approve import give
-from planaria.core import approval, tags
+from planaria.core import approval, sync_claims, tags
 from planaria.core.approval import Answer
+from planaria.core.checkpoint_ledger import CheckpointLedger
 from planaria.core.errors import PlanariaError
 from planaria.core.incident import ACTIVE, incident_id
 from planaria.core.ports import LaunchRequest
+from planaria.core.saved_step import newest_first
 from planaria.core.table import Row
 from planaria.sandbox.faults import XID_79
+from planaria.sandbox.job_folder import JobFolder
 from planaria.sandbox.world import submit_job
 from planaria.wiring import Gateways
 from tests.e2e.campaign.places import Case, Findings, Place, Wrong, lasting
@@ -186,6 +191,12 @@ class Slot(Place):
                 self.order("heal_node", node_id=before.node, action="reset")
             case "process exit":
                 self.head.post("/inject", {"fault": "kill-rank", "node": before.node, "job_id": self.job})
+            case "wipe its folder":
+                self._wipe()
+                self.head.post("/inject", {"fault": "kill-rank", "node": before.node, "job_id": self.job})
+            case "save a step":
+                wish = {"job_id": self.job, "deadline": f"{time.time() + 60:.0f}"}
+                self.gw.commands.submit("planaria-checkpoint-now", [before.node], wish)
             case "isolate it":
                 self.order(ISOLATE, node_id=before.node)
             case "launch for it":
@@ -195,6 +206,23 @@ class Slot(Place):
                 self.until("second session", lambda: self._phase(before) != "RETIRED")
             case _:
                 raise Wrong(f"the emulator does not know how {story.begin!r} begins")
+
+    def _wipe(self) -> None:
+        """Its newest step is in S3, and its folder is empty."""
+        folder = JobFolder(self.world.job_folder(self.job)).checkpoints
+        here = FileCheckpoints(folder, self.job)
+        whole = self.until("a whole step", lambda: newest_first(c for c in here.steps() if c.usable))
+        manifest, stored = here.manifest(whole[0]), self.gw.checkpoints(self.job)
+        assert self.world.emulator is not None
+        s3 = self.world.emulator.client("s3")
+        bucket, _, prefix = stored.place(whole[0].name).removeprefix("s3://").partition("/")
+        for shard in manifest.shards:
+            body = (folder / whole[0].name / shard.name).read_bytes()
+            key = f"{prefix}/{shard.name}"
+            s3.put_object(Bucket=bucket, Key=key, Body=body, ChecksumAlgorithm="CRC64NVME")
+        stored.commit(manifest, whole[0].name)
+        shutil.rmtree(folder)
+        folder.mkdir()
 
     def _phase(self, before: Before) -> str:
         row = self.gw.ledger.node(before.node) or {}
@@ -226,7 +254,18 @@ class Slot(Place):
             if phase == "ESCALATED" != story.resume:
                 raise Wrong(f"the resume ended {phase}; {self.told()}")
             return phase == story.resume
+        if story.durable and not self._newly_safe(before):
+            return False
         return row.get("resume_phase") not in ACTIVE
+
+    def _newly_safe(self, before: Before) -> bool:
+        """A step that was saved since is durable, and its sync is over."""
+        claim = sync_claims.read(self.gw.table, self.job) or {}
+        new = [row for row in self._steps() if float(row.get("saved_at") or 0.0) > before.at]
+        return bool(new) and all(row["state"] == "durable" for row in new) and claim.get("phase") == "DONE"
+
+    def _steps(self) -> list[Row]:
+        return CheckpointLedger(self.gw.table).steps(self.job)
 
     def check(self, story: Story, before: Before) -> None:
         """One outcome, one resume, at most one replacement, no job lost, nothing isolated but on purpose."""
@@ -263,6 +302,12 @@ class Slot(Place):
         expect("attempts of the job that were started", len(begun), int(story.resume == "HEALED"))
         if not story.isolated and story.resume != "ESCALATED":
             expect("the place", self.whole(), "")
+        if story.durable:
+            new = [row for row in self._steps() if float(row.get("durable_at") or 0.0) > before.at]
+            store = self.gw.checkpoints(self.job)
+            there = {copy.place: str(store.verify(copy).state) for copy in store.steps()}
+            expect("new durable steps", len(new), story.durable)
+            expect("what S3 proves", [there.get(str(row["place"])) for row in new], ["durable"] * len(new))
         findings.judge(self)
 
     def _picture(self, before: Before) -> dict[str, Any]:
@@ -283,6 +328,7 @@ class Slot(Place):
             "job": lasting(self.row),
             "scheduler": {k: status["scheduler"][self.node_name][k] for k in ("node_id", "isolated")},
             "attempt": status["jobs"][self.job]["attempt"],
+            "steps": self._steps(),
         }
 
     # --- afterwards ------------------------------------------------------------------------------------
