@@ -46,11 +46,7 @@ def handler(event: Event, gw: Gateways) -> Fields:
         )
     wish = row.get("wish")
     chosen = sync_plan.choose(
-        [
-            one
-            for one in rows
-            if not lineage.left_behind(job.get("attempts") or {}, one["attempt"], one["step"])
-        ],
+        sync_plan.on_line(rows, job.get("attempts") or {}),
         now,
         None if wish is None else int(wish),
         row.get("deadline"),

@@ -1,15 +1,18 @@
 """State "Start": make room for the step in S3, then send nodes to copy it or have FSx export it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from lambdas import sync_copying, sync_exporting, sync_removals, sync_work
+from lambdas import retain_sync, sync_copying, sync_exporting, sync_removals, sync_work
 from lambdas.boundary import Event, Fields, task
 from lambdas.sync_work import At
-from planaria.core.checkpoint_ledger import CheckpointLedger
+from planaria.core import lineage
+from planaria.core.checkpoint_ledger import CheckpointLedger, order
 from planaria.core.errors import InvalidInput, PermanentError
-from planaria.core.manifest import digest
+from planaria.core.manifest import Manifest, digest
 from planaria.core.saved_step import StepCopy, StepState, Tier
 from planaria.core.sync_plan import AUTO, COPY, EXPORT, HASH
+from planaria.core.table import Row
 from planaria.wiring import Gateways
 
 
@@ -65,13 +68,9 @@ def _stale(gw: Gateways, at: At) -> str:
     known = digest(there.to_json())
     if work["digest"] and known == work["digest"]:
         return ""
-    durable = [row for row in rows if row["state"] == StepState.DURABLE]
-    same = [row for row in durable if row.get("place") == place]
-    older = f"{place} holds another copy of step {there.step} (attempt {there.lineage.attempt})"
-    if any(row.get("pinned") for row in same):
-        return f"{older}, which is pinned"
-    if same and len(same) == len(durable):
-        return f"{older}, and no other step is durable yet"
+    if why := _needed(gw, at, rows, there):
+        return f"{place} holds another copy of step {there.step} (attempt {there.lineage.attempt}), {why}"
+    same = [row for row in rows if row["state"] == StepState.DURABLE and row.get("place") == place]
     for row in same:
         gone = ledger.removed(row, ("s3",), "another step was saved under its name", gw.clock.now(), copied)
         if copied:
@@ -79,3 +78,21 @@ def _stale(gw: Gateways, at: At) -> str:
     if copied and not same:
         store.remove(replace(copy, digest=known))
     return ""
+
+
+def _needed(gw: Gateways, at: At, rows: Sequence[Row], there: Manifest) -> str:
+    """Why the copy in S3 must stay, whatever the ledger's row says of the step by now: it was saved anew, and
+    what is in S3 may be all that is safe. "" where it may go."""
+    job, place, step = gw.jobs.job(at.job) or {"job_id": at.job}, str(at.work["url"]), there.step
+    told = retain_sync.facts(gw, job, {}, rows, Tier.FSX)
+    if step in told.pinned:
+        return f"which is pinned ({told.pinned[step]})"
+    if step in told.resume_points:
+        return "from which the job resumes"
+    if step in told.busy:
+        return f"which is in use ({told.busy[step]})"
+    others = [row for row in rows if row["state"] == StepState.DURABLE and row.get("place") != place]
+    attempt, attempts = there.lineage.attempt, job.get("attempts") or {}
+    if not lineage.left_behind(attempts, attempt, step):
+        others = [row for row in others if order(row) > (attempt, step)]
+    return "" if others else "and no newer step is durable yet"

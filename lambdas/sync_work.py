@@ -13,10 +13,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from lambdas.boundary import Event, Fields
+from lambdas.boundary import Event, Fields, logger
 from planaria.core import export_queue, sync_claims
 from planaria.core.checkpoint_ledger import CheckpointLedger
-from planaria.core.errors import Fenced, PlanariaError
+from planaria.core.errors import Fenced, PermanentError, PlanariaError
 from planaria.core.sync_claims import Sync
 from planaria.core.table import Conflict, Path, Row, equals, missing
 from planaria.core.transfer_ledger import TransferLedger
@@ -27,6 +27,7 @@ AGAIN_SECONDS = 60.0
 doubled with every further one."""
 LONGEST_SECONDS = 86_400.0
 NEXT: Fields = {"next": "plan"}
+PUT_BACK = "put back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +81,15 @@ def note(gw: Gateways, at: At, sets: dict[str, Any], removes: tuple[str, ...] = 
 
 
 def over(gw: Gateways, at: At, end: str, why: str = "", **sets: Any) -> Fields:
-    """The work is done, or given up for now. sets: of the claim's row."""
+    """The work is done, or given up for now. sets: of the claim's row.
+
+    A step that a person asked for has had its turn then: should it fail, it waits like any other."""
     identity = at.row["work"]["id"]
+    had = () if end == PUT_BACK or at.row.get("wish") != at.row["work"]["step"] else ("wish",)
     past = {"id": identity, "end": end, "why": why, "step": at.row["work"]["step"]}
     try:
         sync_claims.write(
-            gw.table, at.sync, {"past": past, **sets}, ("work",), equals(("work", "id"), identity)
+            gw.table, at.sync, {"past": past, **sets}, ("work", *had), equals(("work", "id"), identity)
         )
     except Conflict as conflict:
         if ((conflict.row or {}).get("past") or {}).get("id") != identity:
@@ -120,7 +124,12 @@ def release(gw: Gateways, row: Row, why: str) -> None:
         TransferLedger(gw.table).cancel(work["transfer"], why, gw.clock.now())
     if work.get("file_system"):
         if work.get("task_id") and not work.get("task_over"):
-            gw.data_repository.cancel(work["task_id"])
+            try:
+                gw.data_repository.cancel(work["task_id"])
+            except PermanentError as error:  # a person's task for the same step: it is theirs to end
+                logger.warning(
+                    "a task was not cancelled", extra={"task": work["task_id"], "reason": str(error)}
+                )
         export_queue.release(gw.table, work["file_system"], Sync.of(row))
 
 

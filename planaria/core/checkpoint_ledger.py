@@ -146,7 +146,8 @@ class CheckpointLedger:
 
     def removed(self, row: Row, tiers: Sequence[str], why: str, now: float, by_us: bool = True) -> Row:
         """Its copies in these tiers (words of saved_step.Tier) are about to go. by_us: what is in S3 is
-        ours to remove; else FSx writes another step over it."""
+        ours to remove; else FSx writes another step over it. Raises Conflict as `note`, and where somebody
+        has pinned it."""
         sets: dict[Any, Any] = {"removed_at": now, "why": why}
         removes: list[Path] = []
         here = bool(row.get("here")) and "fsx" not in tiers
@@ -159,7 +160,8 @@ class CheckpointLedger:
             removes = ["durable_at", "place"]
         elif row["state"] != StepState.DURABLE and not here:
             sets["state"] = GONE
-        return self.note(row, sets, removes)
+        when = _as(row) & missing("pinned")
+        return self._write(row["job_id"], row["attempt"], row["step"], sets, removes, when)
 
     def spoiled(self, job: str, attempt: int, step: int, reason: str, now: float) -> None:
         """Its copy in S3 turned out bad: it counts as durable no more, and is copied anew if it still is on

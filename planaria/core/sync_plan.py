@@ -1,9 +1,10 @@
 """Which step a sync takes next, and how it goes to S3."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from planaria.core import lineage
 from planaria.core.checkpoint_ledger import order
 from planaria.core.checkpoint_policy import Place
 from planaria.core.saved_step import StepCopy, StepState
@@ -32,6 +33,11 @@ def choose(
     if not ready:
         return None
     return ready[-1] if deadline is not None and now < deadline else ready[0]
+
+
+def on_line(rows: Iterable[Row], attempts: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+    """Without the steps from which the job has gone back. attempts: of the job's row."""
+    return [row for row in rows if not lineage.left_behind(attempts, int(row["attempt"]), int(row["step"]))]
 
 
 def next_try(rows: Iterable[Row]) -> float | None:

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from planaria.core import sync_claims
+from planaria.core.checkpoint_ledger import CheckpointLedger
 from planaria.core.manifest import Manifest, Shard
 from planaria.core.ports import Execution
 from planaria.core.sync_claims import Sync
+from planaria.core.table import Conflict
 from tests.lambdas import copying
 from tests.lambdas.conftest import Build
 from tests.lambdas.copying import Copying
@@ -125,8 +127,68 @@ def test_a_step_that_was_saved_anew_is_copied_anew(build: Build) -> None:
     done(site)
     site.save(200, saved_at=site.world.now + 1, shards=5)
     done(site)
-    site.assert_safe(100, 200)
+    assert (site.durable, len(site.s3.held["step-200"].shards)) == ([100], 4)
+    assert "no newer step is durable yet" in row_of(site, 200)["why"]
+    site.save(300)
+    site.run(3600, lambda: site.durable == [100, 200, 300])
     assert len(site.s3.held["step-200"].shards) == 5
+
+
+@pytest.mark.parametrize("why", ["pinned", "resume point", "all there is"])
+def test_what_is_needed_in_s3_stays_when_the_step_is_saved_anew(build: Build, why: str) -> None:
+    """The ledger's row tells of the new copy by then; what is in S3 is the old one, and safe."""
+    site = copying.of(build)
+    site.save(100)
+    done(site)
+    kept = site.s3.held["step-100"].manifest
+    match why:
+        case "pinned":
+            site.save(200)
+            done(site)
+            CheckpointLedger(site.world.table).pin(JOB, 1, 100, "for the paper", "ann", site.world.now)
+        case "resume point":
+            site.save(200)
+            done(site)
+            site.world.gw.jobs.write(JOB, {"resume_step": 100})
+    again = site.save(100, saved_at=site.world.now + 1, shards=5)
+    site.denied = {f"part-{number:05d}" for number in range(5)}
+    done(site)
+    assert site.s3.held["step-100"].manifest == kept != again
+    assert row_of(site, 100)["why"].startswith("s3://bucket/checkpoints/gpt/step-100 holds another copy")
+
+
+def test_a_pin_that_comes_at_the_last_moment_counts(build: Build) -> None:
+    site = copying.of(build)
+    site.save(100)
+    done(site)
+    ledger, (seen,) = CheckpointLedger(site.world.table), site.rows
+    ledger.pin(JOB, 1, 100, "for the paper", "ann", site.world.now)
+    with pytest.raises(Conflict):
+        ledger.removed(seen, ("s3",), "retention", site.world.now)
+    site.assert_safe(100)
+
+
+def test_a_step_asked_for_by_number_that_fails_keeps_nobody_waiting(build: Build) -> None:
+    site = copying.of(build)
+    site.save(100, tell=False, shards=9)
+    site.save(200, tell=False, shards=4)
+    site.denied = {"part-00008"}  # of step 100 alone
+    site.world.start("sync_checkpoints", {"job_id": JOB, "step": 100})
+    done(site)
+    assert site.durable == [200] and "wish" not in site.claim
+    assert int(row_of(site, 100)["failures"]) < 4
+
+
+def test_before_a_node_is_taken_older_steps_are_not_put_back_for_ever(build: Build) -> None:
+    site = copying.of(build)
+    for step in (100, 200, 300):
+        site.save(step, tell=False)
+    site.seconds = 20.0
+    site.world.start("sync_checkpoints", {"job_id": JOB, "deadline": site.world.now + 3600})
+    done(site, 1800)
+    site.assert_safe(100, 200, 300)
+    moments = [row_of(site, step)["durable_at"] for step in (300, 200, 100)]
+    assert moments == sorted(moments)
 
 
 def test_a_later_attempt_saves_another_step_under_the_same_name(build: Build) -> None:

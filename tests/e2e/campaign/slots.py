@@ -196,7 +196,8 @@ class Slot(Place):
                 self.head.post("/inject", {"fault": "kill-rank", "node": before.node, "job_id": self.job})
             case "save a step":
                 wish = {"job_id": self.job, "deadline": f"{time.time() + 60:.0f}"}
-                self.gw.commands.submit("planaria-checkpoint-now", [before.node], wish)
+                asked = {"document": "planaria-checkpoint-now", "node_ids": [before.node], "parameters": wish}
+                self.head.post("/commands/submit", asked)
             case "isolate it":
                 self.order(ISOLATE, node_id=before.node)
             case "launch for it":
@@ -303,7 +304,7 @@ class Slot(Place):
         if not story.isolated and story.resume != "ESCALATED":
             expect("the place", self.whole(), "")
         if story.durable:
-            new = [row for row in self._steps() if float(row.get("durable_at") or 0.0) > before.at]
+            new = [row for row in self._steps() if float(row.get("saved_at") or 0.0) > before.at]
             store = self.gw.checkpoints(self.job)
             there = {copy.place: str(store.verify(copy).state) for copy in store.steps()}
             expect("new durable steps", len(new), story.durable)
