@@ -8,7 +8,8 @@ import re
 INDEX = "escalated"
 
 _PAGES: tuple[tuple[str, str], ...] = (
-    (r"restore \d+ of job|checkpoint was not restored|planaria-(plan|run|settle)-\w+ was sent", "checkpoint-restore"),
+    (r"restore \d+ of job|checkpoint was not restored", "checkpoint-restore"),
+    (r"planaria-(plan|run|settle)-\w+ was sent", "checkpoint-restore"),
     (r"isolated by someone else", "isolation-refused"),
     (r"nobody approved|rejected by .* stays isolated", "not-approved"),
     (r"is not admitted|was not admitted|is not readmitted|cannot take the name", "not-admitted"),

@@ -37,7 +37,7 @@ REASONS = {
     "attempt 2 of job 1200 runs for 3 s": "requeue-refused",
     "demo-1 is gone and the scheduler does not give it up yet: UNKNOWN": "isolation-unconfirmed",
     "the job fails from every checkpoint that is kept (step 30 is set aside ...": "no-checkpoint",
-    "restore 3 of job gpt cannot be done: there is no checkpoint of it in /fsx/gpt nor in S3": "checkpoint-restore",
+    "restore 3 of job gpt cannot be done: there is no checkpoint in /fsx/gpt nor in S3": "checkpoint-restore",
     "restore 3 of job gpt: step 40 has no room: it needs 3 GB": "checkpoint-restore",
     "restore 3 of job gpt: its execution died 5 times": "checkpoint-restore",
     "i-1 cannot list the checkpoints of job gpt: no such file": "no-checkpoint",
