@@ -23,6 +23,7 @@ from tests.contract.ssm_service import Ended, SsmService
 ROOT = Path(__file__).resolve().parents[2]
 A, B, C = "i-0000000000000000a", "i-0000000000000000b", "i-0000000000000000c"
 CHECK, NODE, JOIN = "planaria-check", "planaria-slurm-node", "planaria-slurm-join"
+ISOLATE = "planaria-slurm-isolate"
 BUCKET = "planaria-bucket"
 GOOD = {"passed": True, "reason": ""}
 
@@ -348,8 +349,8 @@ def test_what_is_sent(ssm_world: SsmWorld) -> None:
     [
         (NODE, {"Nodes": "a-1;reboot"}, "planaria-slurm-node: Nodes must match"),
         (NODE, {"Nodes": "a-1\n"}, "planaria-slurm-node: Nodes must match"),
-        (NODE, {"Nodes": ""}, "planaria-slurm-node: Nodes must match"),
-        (NODE, {}, "planaria-slurm-node needs the parameter Nodes"),
+        (ISOLATE, {"Entries": ""}, "planaria-slurm-isolate: Entries must match"),
+        (ISOLATE, {}, "planaria-slurm-isolate needs the parameter Entries"),
         (CHECK, {"suite": "thorough"}, "planaria-check: Suite must match"),
         (CHECK, {"sweet": "deep"}, "planaria-check has no parameter 'Sweet'; it has: Suite"),
     ],

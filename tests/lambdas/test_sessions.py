@@ -49,7 +49,12 @@ def test_every_task_is_among_those_that_are_fenced() -> None:
     tasks = {path.stem for path in lambdas.glob("*.py") if re.search(r"(?m)^@task$", path.read_text())}
     # Those of a refill are fenced by their slot's generation: tests/lambdas/test_spare_pool.py.
     refill = {"begin_refill", "launch_spare", "close_refill"}
-    assert tasks == {*NODE_TASKS, *RESUME_TASKS, *refill, "begin_incident", "begin_resume"}
+    # Those of checkpoints by their claim's number: tests/lambdas/test_sync*.py, test_restore.py.
+    words = ("begin", "plan", "start", "follow", "verify", "record", "retain", "close", "continue")
+    sync = {f"{word}_sync" for word in words}
+    restore = {"begin_restore", "choose_restore", "bring_checkpoint", "settle_restore", "close_restore"}
+    checkpoints = {*sync, *restore, "await_restore"}
+    assert tasks == {*NODE_TASKS, *RESUME_TASKS, *refill, *checkpoints, "begin_incident", "begin_resume"}
 
 
 def begun(world: World) -> dict[str, Any]:
