@@ -11,12 +11,11 @@ from botocore.exceptions import ClientError
 
 from planaria.aws.errors import code_of, of_object, translated
 from planaria.core.errors import InvalidInput, PermanentError, TransientError
+from planaria.core.manifest import LARGEST
 
 PAGE = 1000
 """Keys of one ListObjectsV2, and of one DeleteObjects."""
 MOST_PAGES = 1000
-MOST_BYTES = 512 * 2**20
-"""Of an object that is read as a whole: the manifest of a million shards has some 150 MiB."""
 ABSENT = frozenset({"404", "NoSuchKey", "NotFound"})
 DENIED = frozenset({"403", "AccessDenied", "Forbidden"})
 _MOST_TOLD = 3
@@ -85,13 +84,16 @@ class BucketObjects:
         return found
 
     def get(self, key: str) -> tuple[bytes, str] | None:
-        """The object and its ETag; None where there is none. Raises InvalidInput for one above MOST_BYTES."""
+        """The object and its ETag; None where there is none. Raises InvalidInput for one above LARGEST."""
         try:
             with translated(of_object):
                 answer = self._client.get_object(Bucket=self.bucket, Key=key)
-                if int(answer["ContentLength"]) > MOST_BYTES:
+                if int(answer["ContentLength"]) > LARGEST:
                     answer["Body"].close()
-                    raise InvalidInput(f"s3://{self.bucket}/{key} is too large to be read as one")
+                    raise InvalidInput(
+                        f"s3://{self.bucket}/{key} has {answer['ContentLength']} bytes, "
+                        f"and at most {LARGEST} are read"
+                    )
                 return bytes(answer["Body"].read()), str(answer["ETag"])
         except PermanentError as error:
             if _code(error) in ABSENT:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from planaria.aws.bucket_objects import BucketObjects, denied
-from planaria.aws.step_judging import TOMBSTONE, flaw_of, judged, worst
-from planaria.core import pins, retention, step_names
+from planaria.aws.step_judging import TOMBSTONE, flaw_of, judged, pin_of, unread, worst
+from planaria.core import retention, step_names
 from planaria.core.checkpoint_ports import Flaw
 from planaria.core.errors import InvalidInput, PermanentError, PlanariaError, TransientError
 from planaria.core.manifest import FILE_NAME, NO_STEP, PIN_NAME, Manifest, Shard, digest
@@ -196,14 +196,13 @@ class S3Checkpoints:
             touched_at=listing.touched,
         )
         if PIN_NAME in listing.objects or not listing.whole:
-            pin = self._objects.get(root + PIN_NAME)
-            copy = replace(copy, pinned=pins.reason_of(pin[0])) if pin else copy
+            copy = replace(copy, pinned=pin_of(self._objects, root))
         try:
             found = self._objects.get(root + FILE_NAME)
         except PermanentError as error:
-            if not denied(error):
+            if not isinstance(error, InvalidInput) and not denied(error):
                 raise
-            return replace(copy, state=StepState.FOREIGN, reason=f"S3 refuses to show its manifest: {error}")
+            return unread(copy, error)
         return judged(copy, listing, found and found[0], self._job)
 
     def _put_unless_busy(self, key: str, body: bytes) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from planaria.aws.bucket_objects import BucketObjects, Listing, absent, denied
-from planaria.core import step_names
+from planaria.core import pins, step_names
 from planaria.core.checkpoint_ports import Flaw
 from planaria.core.errors import InvalidInput, PermanentError
 from planaria.core.manifest import FILE_NAME, PIN_NAME, Manifest, Shard, digest
@@ -52,6 +52,24 @@ def judged(copy: StepCopy, listing: Listing, body: bytes | None, job: str) -> St
     return replace(copy, state=state, reason=reason, size=manifest.size)
 
 
+def unread(copy: StepCopy, error: PermanentError) -> StepCopy:
+    """Of a step whose manifest S3 does not give out, or that is too large to be one."""
+    if isinstance(error, InvalidInput):
+        return replace(copy, state=StepState.CORRUPT, reason=f"its manifest cannot be read: {error}")
+    return replace(copy, state=StepState.FOREIGN, reason=f"S3 refuses to show its manifest: {error}")
+
+
+def pin_of(objects: BucketObjects, root: str) -> str:
+    """Why the step at `root` is pinned, "" where it is not. A pin that cannot be read is one."""
+    try:
+        found = objects.get(root + PIN_NAME)
+    except PermanentError as error:
+        if not isinstance(error, InvalidInput) and not denied(error):
+            raise
+        return pins.UNREADABLE
+    return pins.reason_of(found[0]) if found else ""
+
+
 def flaw_of(shard: Shard, head: Callable[[], Mapping[str, Any]]) -> Flaw | None:
     """What is wrong with the object of this shard, None when it is proven. head: asks S3 for it, and may
     raise TransientError, which this raises too."""
@@ -88,10 +106,10 @@ def jobs_in(client: Any, bucket: str, prefix: str) -> dict[str, int]:
     found: dict[str, int] = {}
     names = [name for name in objects.folders(root) if step_names.read(name)]
     for name in names[-_LOOKED_AT:]:
-        body = objects.get(f"{root}{name}/{FILE_NAME}")
         try:
+            body = objects.get(f"{root}{name}/{FILE_NAME}")
             job = Manifest.from_json(body[0]).lineage.job if body else ""
-        except InvalidInput:
+        except (InvalidInput, PermanentError):
             continue
         if job:
             found[job] = found.get(job, 0) + 1

@@ -56,6 +56,8 @@ def look(directory: Path, files: Mapping[str, FileStat]) -> Look:
         if any(name.endswith(safetensors_index.SUFFIX) for name in files):
             return _safetensors(directory, files)
         return _torch(directory, files)
+    except safetensors_index.TooLarge as error:
+        return Look(StepState.FOREIGN, str(error))
     except InvalidInput as error:
         return Look(StepState.PARTIAL, str(error))
 

@@ -11,12 +11,11 @@ from planaria.checkpoint import formats, step_files
 from planaria.checkpoint.step_files import FileStat
 from planaria.core import pins, step_names
 from planaria.core.errors import InvalidInput, PermanentError, TransientError
-from planaria.core.manifest import FILE_NAME, PIN_NAME, Manifest, digest
+from planaria.core.manifest import FILE_NAME, LARGEST, PIN_NAME, Manifest, digest
 from planaria.core.saved_step import StepCopy, StepState, Tier
 from planaria.core.step_names import StepName
 
-LARGEST_MANIFEST = 512 << 20
-"""Bytes: two million shards."""
+_LARGEST_PIN = 64 << 10
 _DENIED = (errno.EACCES, errno.EPERM)
 _AWAY = (errno.ESTALE, errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT, errno.ENODEV, errno.ESHUTDOWN)
 
@@ -81,11 +80,7 @@ def unreadable(error: OSError, path: Path) -> TransientError | PermanentError:
 
 def read_manifest(path: Path) -> tuple[Manifest, bytes]:
     """Of a step's directory, with its bytes. Raises InvalidInput, FileNotFoundError without one, OSError."""
-    file = path / FILE_NAME
-    with file.open("rb") as stream:
-        if os.fstat(stream.fileno()).st_size > LARGEST_MANIFEST:
-            raise InvalidInput(f"the manifest in {path.name} is larger than any")
-        body = stream.read(LARGEST_MANIFEST)
+    body = _regular(path / FILE_NAME, LARGEST + 1)
     return Manifest.from_json(body), body
 
 
@@ -151,6 +146,26 @@ def _without_manifest(copy: StepCopy, name: StepName, path: Path, files: Mapping
 
 def _pinned(path: Path) -> str:
     try:
-        return pins.reason_of((path / PIN_NAME).read_bytes())
+        return pins.reason_of(_regular(path / PIN_NAME, _LARGEST_PIN))
     except FileNotFoundError:
         return ""
+    except InvalidInput:
+        return pins.UNREADABLE
+
+
+def _regular(path: Path, most: int) -> bytes:
+    """At most `most` bytes of a file. Raises InvalidInput where it is no regular file: opening a FIFO would
+    wait for ever, and a link may lead anywhere."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+            raise InvalidInput(f"{path.name} is no regular file") from None
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise InvalidInput(f"{path.name} is no regular file")
+        with open(handle, "rb", closefd=False) as stream:
+            return stream.read(most)
+    finally:
+        os.close(handle)

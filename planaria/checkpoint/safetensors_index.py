@@ -14,10 +14,16 @@ from planaria.core.manifest import is_plain
 
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
-LONGEST_HEADER = 100_000_000
-"""Bytes; the library refuses a longer one."""
-LARGEST_INDEX = 256 << 20
+LONGEST_HEADER = 16 << 20
+"""Bytes: some 150,000 tensors in one file. The library takes 100 MB, which as lists of lists would fill
+gigabytes here."""
+LARGEST_INDEX = 32 << 20
+"""Bytes: some 300,000 tensors."""
 _LENGTH = 8
+
+
+class TooLarge(InvalidInput):
+    """It may be whole: it is more than is read."""
 
 
 def tensors(path: Path, size: int) -> frozenset[str]:
@@ -26,8 +32,10 @@ def tensors(path: Path, size: int) -> frozenset[str]:
     with path.open("rb") as stream:
         told = stream.read(_LENGTH)
         length = int.from_bytes(told, "little")
-        if len(told) < _LENGTH or not 2 <= length <= min(LONGEST_HEADER, size - _LENGTH):
+        if len(told) < _LENGTH or not 2 <= length <= size - _LENGTH:
             raise InvalidInput(f"{path.name} is cut off in its header, or is no safetensors file")
+        if length > LONGEST_HEADER:
+            raise TooLarge(f"the header of {path.name} has {length} bytes, at most {LONGEST_HEADER} are read")
         header = _object(stream.read(length), f"the header of {path.name}")
     header.pop("__metadata__", None)
     spans = sorted(_span(path.name, name, told) for name, told in header.items())
@@ -45,7 +53,7 @@ def weight_map(path: Path, size: int) -> dict[str, set[str]]:
     """file beside the index -> the tensors that it must hold. Raises InvalidInput and OSError as
     `tensors`."""
     if size > LARGEST_INDEX:
-        raise InvalidInput(f"{path.name} has {size} bytes, more than any index")
+        raise TooLarge(f"{path.name} has {size} bytes, at most {LARGEST_INDEX} are read")
     named = _object(path.read_bytes(), path.name).get("weight_map")
     if not isinstance(named, dict) or not named:
         raise InvalidInput(f"{path.name} has no weight_map")

@@ -74,7 +74,10 @@ def iso(at: object) -> str | None:
     """Epoch seconds as 2026-11-30T10:22:03.123Z; None for anything that is no time."""
     if isinstance(at, bool) or not isinstance(at, int | float):
         return None
-    moment = datetime.fromtimestamp(round(float(at), 3), UTC)
+    try:
+        moment = datetime.fromtimestamp(round(float(at), 3), UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 

@@ -27,6 +27,13 @@ OWN_FILES = frozenset({FILE_NAME, PIN_NAME})
 VERSION = 1
 NO_STEP = -1
 CHECKSUM_BYTES = 8
+LARGEST = 64 << 20
+"""Bytes of a manifest, in every tier: room for some 400,000 shards, and for no more than memory holds."""
+LATEST = 9.2e9
+"""Epoch seconds: no step is saved after the year 2261."""
+_MOST_BYTES = 2**63 - 1
+_HIGHEST = 10**18 - 1
+_MOST_ATTEMPTS = 10**6 - 1
 LONGEST_NAME = 800
 """Bytes of UTF-8: a key of S3 has at most 1,024, and prefix, job and step come before the name."""
 
@@ -78,7 +85,7 @@ class Manifest:
         return sum(shard.size for shard in self.shards)
 
     def to_json(self) -> bytes:
-        """The same manifest gives the same bytes."""
+        """The same manifest gives the same bytes. Raises InvalidInput where they are more than LARGEST."""
         document = {
             "version": VERSION,
             "step": self.step,
@@ -96,15 +103,25 @@ class Manifest:
             "framework": dict(sorted(self.framework.items())),
             "saved_at": self.saved_at,
         }
-        return json.dumps(document, ensure_ascii=True).encode()
+        body = json.dumps(document, ensure_ascii=True).encode()
+        if len(body) > LARGEST:
+            raise InvalidInput(too_large(len(body)))
+        return body
 
     @classmethod
     def from_json(cls, body: bytes) -> "Manifest":
         """Raises InvalidInput with one sentence; whatever is in the bytes, nothing else is raised."""
+        if len(body) > LARGEST:
+            raise InvalidInput(too_large(len(body)))
         try:
             return _read(json.loads(body))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InvalidInput(f"the manifest cannot be read: {_said(error)}") from None
+
+
+def too_large(size: int) -> str:
+    """size: bytes that a manifest has."""
+    return f"the manifest has {size} bytes, and at most {LARGEST} are read: save the step in fewer files"
 
 
 def digest(body: bytes) -> str:
@@ -138,11 +155,11 @@ def _read(document: Any) -> Manifest:
         raise ValueError(f"it has version {document['version']!r:.40}, this release reads {VERSION}")
     lineage = document["lineage"]
     manifest = Manifest(
-        step=_count(document["step"], "step"),
+        step=_count(document["step"], "step", _HIGHEST),
         lineage=Lineage(
             _text(lineage["job"], "job"),
-            _count(lineage["attempt"], "attempt"),
-            _whole(lineage["parent_step"], "parent_step", NO_STEP),
+            _count(lineage["attempt"], "attempt", _MOST_ATTEMPTS),
+            _whole(lineage["parent_step"], "parent_step", NO_STEP, _HIGHEST),
         ),
         world_size=_count(document["world_size"], "world_size"),
         format=Format(document["format"]),
@@ -155,6 +172,8 @@ def _read(document: Any) -> Manifest:
     )
     if not manifest.shards:
         raise ValueError("it names no shards")
+    if manifest.size > _MOST_BYTES:
+        raise ValueError("its shards have more bytes than any file system holds")
     if len({shard.name for shard in manifest.shards}) != len(manifest.shards):
         raise ValueError("it names a shard twice")
     return manifest
@@ -170,14 +189,14 @@ def _shard(given: Mapping[str, Any]) -> Shard:
     return Shard(name, _count(given["size"], "size"), checksum)
 
 
-def _whole(value: Any, what: str, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{what} is {value!r:.40}, it must be a whole number of at least {least}")
+def _whole(value: Any, what: str, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"{what} is {value!r:.40}, it must be a whole number from {least} to {most}")
     return value
 
 
-def _count(value: Any, what: str) -> int:
-    return _whole(value, what, 0)
+def _count(value: Any, what: str, most: int = _MOST_BYTES) -> int:
+    return _whole(value, what, 0, most)
 
 
 def _text(value: Any, what: str) -> str:
@@ -187,7 +206,7 @@ def _text(value: Any, what: str) -> str:
 
 
 def _seconds(value: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1e12:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= LATEST:
         raise ValueError(f"saved_at is {value!r:.40}, it must be epoch seconds")
     return float(value)
 

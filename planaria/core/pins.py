@@ -15,6 +15,7 @@ from planaria.core.errors import InvalidInput
 VERSION = 1
 REASON_LENGTH = 256
 NO_REASON = "no reason given"
+UNREADABLE = "its pin cannot be read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,5 +44,5 @@ def reason_of(body: bytes) -> str:
     try:
         reason = json.loads(body)["reason"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return "its pin cannot be read"
+        return UNREADABLE
     return reason if isinstance(reason, str) and reason else NO_REASON

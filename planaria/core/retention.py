@@ -18,6 +18,8 @@ from planaria.core.lineage import UNKNOWN, Key, key_of
 from planaria.core.saved_step import StepCopy, StepState, Tier
 
 HOUR = 3600.0
+_SKEW = 24 * HOUR
+"""Clocks differ; a time further ahead than this tells no age."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +193,21 @@ def _needed(
 def _ruled(copy: StepCopy, rank: int, rules: Retention, now: float, facts: Facts) -> str:
     if rank < max(rules.keep, 1):
         return f"it is among the newest {max(rules.keep, 1)}"
-    if rules.keep_seconds and (copy.saved_at is None or now - copy.saved_at < rules.keep_seconds):
-        return (
-            f"it is younger than {rules.keep_seconds / HOUR:g} h" if copy.saved_at else "nobody tells its age"
-        )
+    saved = _saved(copy, now)
+    if rules.keep_seconds and saved is None:
+        return "nobody tells its age"
+    if rules.keep_seconds and saved is not None and now - saved < rules.keep_seconds:
+        return f"it is younger than {rules.keep_seconds / HOUR:g} h"
     if rules.keep_every and copy.step % rules.keep_every == 0:
         return f"its number is a multiple of {rules.keep_every}"
     tagged = sorted(set(rules.keep_tags) & set(facts.tags.get(copy.step, ())))
     return f"it has the tag {tagged[0]}" if tagged else ""
+
+
+def _saved(copy: StepCopy, now: float) -> float | None:
+    """Of what its manifest and its files tell, the first that is not far in the future."""
+    told = (at for at in (copy.saved_at, copy.touched_at) if at is not None and at <= now + _SKEW)
+    return next(told, None)
 
 
 def _same_copy(one: StepCopy, other: StepCopy) -> bool:

@@ -7,18 +7,18 @@ and whoever copies it looks closely.
 
 import json
 import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from planaria.core import step_names
 from planaria.core.errors import InvalidInput
-from planaria.core.manifest import FILE_NAME, Manifest
+from planaria.core.manifest import FILE_NAME, LARGEST, Manifest
 
 CHECKPOINT_SAVED = "Planaria Checkpoint Saved"
 LOOK_SECONDS = 1.0
 QUIET_SECONDS = 30.0
-LARGEST_MANIFEST = 64 * 2**20
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class CheckpointProbe:
         if known.told.get(name) == mark:
             return None
         known.told[name] = mark
-        if manifest.st_size > LARGEST_MANIFEST:
+        if not stat.S_ISREG(manifest.st_mode) or manifest.st_size > LARGEST:
             return attempt
         try:
             lineage = Manifest.from_json((path / FILE_NAME).read_bytes()).lineage
