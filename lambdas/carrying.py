@@ -5,6 +5,7 @@ Nodes carry the bytes. `work` on the row says how far it has come:
     via        "import": FSx makes the files known again, then nodes read them through and compare. "fetch":
                nodes download the objects into a scratch directory. An import that does not do is a fetch.
     task_id    of FSx's import; imported: it is done; instead: why it was left for a fetch
+    got        {"files", "at"}: how far the import is, and when (epoch seconds) it last got on
     planned    {"chunks", "bytes", "files"}: the plan of the transfer, by `node`
     asked      the document that is out (lambdas/errands.py)
     moved      all chunks have ended; flaw {"cause", "reason"}: why the copy does not do, where it does not
@@ -15,6 +16,7 @@ What is asked twice is done once: a transfer has one id per round, its chunks ar
 data repository task has the transfer's id as its token.
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
@@ -22,15 +24,19 @@ from typing import Any
 from lambdas import errands
 from lambdas.errands import PLAN, REMOVE, RUN, SETTLE, note
 from planaria.core.checkpoint_ports import TaskState
-from planaria.core.errors import PermanentError, Waiting
+from planaria.core.errors import PermanentError, PlanariaError, Waiting
 from planaria.core.saved_step import USABLE
 from planaria.core.table import Row
 from planaria.core.transfer_ledger import Progress, TransferLedger
 from planaria.core.transfers import Cause, Mode
+from planaria.core.wording import span
 from planaria.wiring import Gateways
 
 IMPORT = "IMPORT_METADATA_FROM_REPOSITORY"
 CHUNKS_PER_NODE = 4
+
+IMPORT_SECONDS = 600.0
+"""An import that has not begun, or not got on, for so long is left: nodes can fetch the copy at once."""
 
 OF_THE_COPY = frozenset({Cause.BAD, Cause.DENIED})
 """An older copy may do. Of a full file system no copy is to blame; anything else may go better later."""
@@ -74,6 +80,8 @@ def settle(gw: Gateways, row: Row, nodes: Sequence[str]) -> Mapping[str, Any]:
 def stop(gw: Gateways, row: Row, reason: str) -> None:
     """No node takes another chunk, and what came so far is cleared away; nobody waits for it."""
     work = row.get("work") or {}
+    if not work.get("imported"):
+        _cancel(gw, work)
     if work.get("planned"):
         TransferLedger(gw.table).cancel(transfer_of(row), reason, gw.clock.now())
         gw.commands.submit(SETTLE, [work["node"]], {**_step(row), "Transfer": transfer_of(row)})
@@ -93,6 +101,8 @@ def cause_of(word: object) -> Cause:
 
 def _imported(gw: Gateways, row: Row) -> Row:
     """FSx has made the files of the step known, or the step is fetched instead."""
+    if not row["work"].get("got"):
+        row = note(gw, row, got={"files": 0, "at": gw.clock.now()})
     work = row["work"]
     try:
         task_id = work.get("task_id") or gw.data_repository.start(
@@ -100,14 +110,36 @@ def _imported(gw: Gateways, row: Row) -> Row:
         )
     except PermanentError as error:
         return _fetch_instead(gw, row, str(error))
+    except Waiting as wait:
+        return _patient(gw, row, 0, str(wait))
     if task_id != work.get("task_id"):
         row = note(gw, row, task_id=task_id)
     task = gw.data_repository.task(task_id)
     if task.state is TaskState.SUCCEEDED:
         return note(gw, row, imported=True)
     if task.state in (TaskState.PENDING, TaskState.EXECUTING, TaskState.CANCELING):
-        raise Waiting(f"FSx imports {work['name']} ({task.succeeded} of {task.total} files)")
+        told = f"FSx imports {work['name']} ({task.succeeded} of {task.total} files)"
+        return _patient(gw, row, task.succeeded + task.failed, told)
     return _fetch_instead(gw, row, f"FSx's import task {task_id} ended {task.state}: {task.reason}")
+
+
+def _patient(gw: Gateways, row: Row, files: int, told: str) -> Row:
+    """Raises Waiting as long as the import gets on; then it is cancelled, and the copy is fetched."""
+    now, got = gw.clock.now(), row["work"]["got"]
+    if files != got["files"]:
+        note(gw, row, got={"files": files, "at": now})
+    elif now >= float(got["at"]) + IMPORT_SECONDS:
+        _cancel(gw, row["work"])
+        return _fetch_instead(gw, row, f"it got on no more for {span(IMPORT_SECONDS)}: {told}")
+    raise Waiting(told)
+
+
+def _cancel(gw: Gateways, work: Mapping[str, Any]) -> None:
+    """Our own import, as only those are noted. One that cannot be cancelled does no harm: it brings the same
+    files."""
+    if work.get("task_id"):
+        with contextlib.suppress(PlanariaError):
+            gw.data_repository.cancel(str(work["task_id"]))
 
 
 def _fetch_instead(gw: Gateways, row: Row, why: str) -> Row:

@@ -14,7 +14,7 @@ from lambdas import sync_nodes, sync_removals, sync_sweeping, syncing
 from lambdas.boundary import Event, Fields, ask_command, logger, task
 from planaria.core import lineage, listed_steps, restores, retention, sync_claims
 from planaria.core.checkpoint_ledger import CheckpointLedger
-from planaria.core.errors import PermanentError, PlanariaError, Waiting
+from planaria.core.errors import PermanentError, PlanariaError, TransientError, Waiting
 from planaria.core.incident import ACTIVE
 from planaria.core.manifest import Lineage
 from planaria.core.retention import Facts, Plan
@@ -37,7 +37,7 @@ def handler(event: Event, gw: Gateways) -> Fields:
         return {"removed": []}
     removed = []
     if policy.retention.get(Tier.FSX) is not None:
-        removed += _from_file_system(gw, event, job, row)
+        removed += _from_file_system_if_it_can(gw, event, job, row)
     more = False
     if policy.retention.get(Tier.S3) is not None:
         gone, more = _from_s3(gw, job, row)
@@ -134,6 +134,21 @@ def _finish_all(gw: Gateways, ledger: CheckpointLedger, job_id: str, claim: Row)
         except PlanariaError as error:
             told = {"place": row["removing"], "reason": str(error)}
             logger.warning("a step is still not removed", extra=told)
+
+
+def _from_file_system_if_it_can(gw: Gateways, event: Event, job: Row, claim: Row) -> list[str]:
+    """What cannot go now is left to the next sync: S3 and the sweep have their turn all the same. Raises
+    Waiting while a node is at it."""
+    try:
+        return _from_file_system(gw, event, job, claim)
+    except Waiting as wait:
+        if wait.carry:
+            raise
+        why = str(wait)
+    except (PermanentError, TransientError) as error:
+        why = str(error)
+    logger.warning("nothing was removed from the file system", extra={"job_id": job["job_id"], "reason": why})
+    return []
 
 
 def _from_file_system(gw: Gateways, event: Event, job: Row, claim: Row) -> list[str]:

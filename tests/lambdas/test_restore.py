@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from lambdas import carrying
 from planaria.core import restores
 from planaria.core.checkpoint_ledger import CheckpointLedger
 from planaria.core.checkpoint_policy import Checkpoints
 from planaria.core.checkpoint_ports import TaskState
-from planaria.core.errors import TransientError
+from planaria.core.errors import PermanentError, TransientError
 from planaria.core.manifest import Format, Lineage, Manifest, Shard, encoded
 from planaria.core.ports import Execution
 from planaria.core.scheduling import Requeue
@@ -557,6 +558,49 @@ def test_what_fsx_does_not_bring_is_fetched(linked: Shelves, state: TaskState, k
     crash(linked.world)
     assert_resumed_from(linked.world, 30)
     assert modes(linked)[-1] == "FETCH" and row(linked.world)["work"]["via"] == "fetch"
+
+
+@pytest.mark.parametrize("trouble", ["pending", "stalled", "busy", "no cancel"])
+def test_an_import_that_does_not_get_on_is_left_for_the_nodes(linked: Shelves, trouble: str) -> None:
+    linked.stored(30)
+    repository, cancelled = linked.world.gw.data_repository, []
+
+    def cancel(task_id: str) -> None:
+        cancelled.append(task_id)
+        if trouble == "no cancel":
+            raise PermanentError("AccessDenied")
+
+    repository.cancel = cancel  # type: ignore[method-assign]
+    assert isinstance(repository, MemoryDataRepository)
+    if trouble == "busy":
+        other = f"s3://bucket/checkpoints/{JOB}/step-1"
+        repository.start("fs-0123456789abcdef0", carrying.IMPORT, [other], "a-persons")
+    if trouble == "stalled":
+
+        def execute() -> None:
+            repository.becomes(next(iter(repository._tasks)), TaskState.EXECUTING, succeeded=2, total=4)
+
+        linked.world.at(60, execute)
+    crash(linked.world)
+    assert_resumed_from(linked.world, 30)
+    work = row(linked.world)["work"]
+    assert modes(linked) == ["FETCH"] and "got on no more for" in work["instead"]
+    assert cancelled == ([] if trouble == "busy" else [work["task_id"]])
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_restore_that_is_stopped_cancels_its_import(linked: Shelves, refused: bool) -> None:
+    linked.stored(30)
+    end_a_rank(linked.world)
+    linked.world.run(
+        until=lambda: bool((restores.read(linked.world.table, JOB).get("work") or {}).get("task_id"))
+    )
+    repository = linked.world.gw.data_repository
+    repository.reachable = not refused  # type: ignore[attr-defined]
+    carrying.stop(linked.world.gw, row(linked.world), "a person ended it")
+    repository.reachable = True  # type: ignore[attr-defined]
+    state = repository.task(row(linked.world)["work"]["task_id"]).state
+    assert state is (TaskState.PENDING if refused else TaskState.CANCELING)
 
 
 def test_what_is_read_through_and_bad_is_passed_over(linked: Shelves) -> None:

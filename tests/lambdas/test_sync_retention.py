@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from lambdas import boundary, retain_sync, sync_sweeping
 from planaria.core.checkpoint_ledger import CheckpointLedger
 from planaria.core.checkpoint_policy import Retention
 from planaria.core.errors import PermanentError
@@ -167,6 +168,32 @@ def test_what_is_abandoned_is_swept_after_its_time(build: Build) -> None:
     done(site)
     assert set(site.here.held) == set(site.s3.held) == {"step-100", "step-200"}
     site.assert_safe(100, 200)
+
+
+@pytest.mark.parametrize("document", ["planaria-list-checkpoints", "planaria-prune-checkpoints"])
+def test_a_file_system_that_cannot_be_tidied_keeps_neither_s3_nor_the_sweep(
+    build: Build, document: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = saved(build, 100, keep=1, keep_here=1)
+    passed: list[str] = []
+
+    def from_s3(*_: Any) -> tuple[list[str], bool]:
+        passed.append("s3")
+        return [], False
+
+    def ask(gw: Any, event: Any, asked: str, nodes: list[str], given: Any) -> Any:
+        if asked == document:
+            return {nodes[0]: {"status": "FAILED", "output": "disk"}}
+        return boundary.ask_command(gw, event, asked, nodes, given)
+
+    monkeypatch.setattr(retain_sync, "_from_s3", from_s3)
+    monkeypatch.setattr(sync_sweeping, "sweep", lambda *_: passed.append("sweep"))
+    monkeypatch.setattr(retain_sync, "ask_command", ask)
+    site.save(200)
+    done(site)
+    assert passed[-2:] == ["s3", "sweep"]
+    site.assert_safe(100, 200)
+    assert sorted(site.here.held) == names(100, 200)
 
 
 def test_what_cannot_be_swept_fails_nothing(build: Build) -> None:
