@@ -63,8 +63,9 @@ def _child(
 
 
 def _points(few: bool) -> Iterator[int]:
-    """Every point, or some where time is short."""
-    yield from range(1, 400) if not few else (2, 7, 13, 22, 34)
+    """Every third point, which is some thirty processes and a minute or two, or five. The twins' tests
+    of syncs and restores die at every one."""
+    yield from range(1, 400, 3) if not few else (2, 7, 13, 22, 34)
 
 
 def _copied(world: World, step: int) -> None:
@@ -73,7 +74,7 @@ def _copied(world: World, step: int) -> None:
 
 
 def _campaign(world: World, few: bool) -> int:
-    """Kill the copy at each point, then let another finish. -> the number of points that killed it."""
+    """Kill the copy at each of them, then let another finish. -> the number of points that killed it."""
     world.save(1, FILES)
     killed = 0
     for point in _points(few):
@@ -107,8 +108,8 @@ def test_a_copier_killed_at_some_points_is_followed_by_another(world: World) -> 
 
 
 @pytest.mark.campaign
-def test_a_copier_killed_at_every_point_is_followed_by_another(world: World) -> None:
-    assert _campaign(world, few=False) > 30
+def test_a_copier_killed_at_every_third_point_is_followed_by_another(world: World) -> None:
+    assert _campaign(world, few=False) > 10
 
 
 def _fetch_campaign(world: World, few: bool) -> int:
@@ -145,8 +146,8 @@ def test_a_fetch_killed_at_some_points_is_followed_by_another(world: World) -> N
 
 
 @pytest.mark.campaign
-def test_a_fetch_killed_at_every_point_is_followed_by_another(world: World) -> None:
-    assert _fetch_campaign(world, few=False) > 20
+def test_a_fetch_killed_at_every_third_point_is_followed_by_another(world: World) -> None:
+    assert _fetch_campaign(world, few=False) > 7
 
 
 def test_parts_that_s3_has_are_not_sent_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

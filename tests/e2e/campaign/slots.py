@@ -156,6 +156,9 @@ class Slot(Place):
 
     def play(self, case: Case) -> None:
         story = STORIES[case.story]
+        if story.durable:
+            # One that is under way would meet what this story plans, and began before it.
+            self.until("the job's sync is at rest", lambda: self._sync.get("phase") not in ACTIVE)
         row = self.row
         node = self.node
         before = Before(
@@ -261,9 +264,15 @@ class Slot(Place):
 
     def _newly_safe(self, before: Before) -> bool:
         """A step that was saved since is durable, and its sync is over."""
-        claim = sync_claims.read(self.gw.table, self.job) or {}
         new = [row for row in self._steps() if float(row.get("saved_at") or 0.0) > before.at]
-        return bool(new) and all(row["state"] == "durable" for row in new) and claim.get("phase") == "DONE"
+        return (
+            bool(new) and all(row["state"] == "durable" for row in new) and self._sync.get("phase") == "DONE"
+        )
+
+    @property
+    def _sync(self) -> Row:
+        """The claim of the job's sync."""
+        return sync_claims.read(self.gw.table, self.job) or {}
 
     def _steps(self) -> list[Row]:
         return CheckpointLedger(self.gw.table).steps(self.job)
